@@ -1,0 +1,130 @@
+"""Where metrics register. A module in ``analyzer/metrics`` is found by being there; nothing is listed by hand."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from numpy.typing import NDArray
+
+from rl_doctor.store.batch import Batch
+
+Level = Literal["token", "rollout"]
+
+_METRICS: Final[dict[str, Metric]] = {}
+_SEQUENCE_VALUES: Final[dict[str, SequenceValue]] = {}
+
+PER_SEQUENCE_PREFIX: Final = "per_sequence."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduction:
+    """One pass over batches, shared by every metric that reads its state.
+
+    Attributes:
+        partial: Batch -> State. A "token" reduction sees the batches of one step, a "rollout" reduction sees all
+            sequence rows of one generation batch at once (each uid once, no token columns).
+        zero: the identity state.
+        needs: columns without which it is skipped; ``config.<field>`` for configuration, ``per_sequence.<name>`` for a
+            SequenceValue.
+        optional: columns that it reads where the run has them.
+        level: "token" or "rollout".
+    """
+
+    partial: Callable[[Batch], Any]
+    zero: Any
+    needs: tuple[str, ...]
+    optional: tuple[str, ...]
+    level: Level
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """One number per step.
+
+    Attributes:
+        name: canonical name, ``topic.quantity[_stat]``.
+        unit: unit of the value.
+        reduction: what is summed.
+        final: State -> float.
+        source: where the definition comes from (paper, trainer and version).
+        doc: one or two sentences: the formula, what it covers.
+        version: raised when the value changes for the same data.
+    """
+
+    name: str
+    unit: str
+    reduction: Reduction
+    final: Callable[[Any], float]
+    source: str
+    doc: str
+    version: int = 1
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Columns and configuration without which the metric is skipped."""
+        return self.reduction.needs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SequenceValue:
+    """A number per sequence computed from its tokens, for rollout reductions to use as a column."""
+
+    name: str
+    function: Callable[[Batch], NDArray[Any]]
+    needs: tuple[str, ...]
+    optional: tuple[str, ...]
+
+
+def reduction(
+    *, zero: Any, needs: tuple[str, ...] = (), optional: tuple[str, ...] = (), level: Level = "token"
+) -> Callable[[Callable[[Batch], Any]], Reduction]:
+    """Decorate a function Batch -> State as a Reduction."""
+    return lambda function: Reduction(function, zero, needs, optional, level)
+
+
+def metric(
+    name: str, of: Reduction, final: Callable[[Any], float], *, unit: str, source: str, doc: str, version: int = 1
+) -> Metric:
+    """Register a metric over the reduction ``of`` and return it."""
+    if name in _METRICS:
+        raise ValueError(f"metric {name} is registered twice")
+    made = Metric(name, unit, of, final, source, doc, version)
+    _METRICS[name] = made
+    return made
+
+
+def sequence_value(
+    name: str, *, needs: tuple[str, ...] = (), optional: tuple[str, ...] = ()
+) -> Callable[[Callable[[Batch], NDArray[Any]]], Callable[[Batch], NDArray[Any]]]:
+    """Register a function Batch -> array ``[n_sequences]`` under ``per_sequence.<name>``."""
+
+    def register(function: Callable[[Batch], NDArray[Any]]) -> Callable[[Batch], NDArray[Any]]:
+        _SEQUENCE_VALUES[PER_SEQUENCE_PREFIX + name] = SequenceValue(PER_SEQUENCE_PREFIX + name, function, needs, optional)
+        return function
+
+    return register
+
+
+@cache
+def _load() -> None:
+    package = importlib.import_module("rl_doctor.analyzer.metrics")
+    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
+        importlib.import_module(f"{package.__name__}.{module}")
+
+
+def metrics() -> Mapping[str, Metric]:
+    """Every registered metric by name."""
+    _load()
+    return MappingProxyType(_METRICS)
+
+
+def sequence_values() -> Mapping[str, SequenceValue]:
+    """Every registered per-sequence value by its ``per_sequence.`` name."""
+    _load()
+    return MappingProxyType(_SEQUENCE_VALUES)

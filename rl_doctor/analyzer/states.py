@@ -1,0 +1,302 @@
+"""Mergeable aggregates: ``+`` is exactly associative and commutative, so any split and any order gives the same bits.
+
+Sums are integers in units of 2**-1126, below the smallest float64 mantissa bit, so adding loses nothing. Values are first
+summed per sequence in float64 by the caller, which makes the result independent of how sequences were split into batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SHIFT: Final = 1126
+_UNIT: Final = 1 << _SHIFT
+_LOW_BITS: Final = 26
+
+
+class State(Protocol):
+    """A mergeable aggregate. ``count`` is the number of items behind it."""
+
+    @property
+    def count(self) -> int:
+        """Number of items behind the aggregate."""
+
+    def __add__(self, other: Any, /) -> Self:
+        """Merge; associative and commutative to the bit."""
+
+    def to_row(self) -> dict[str, Any]:
+        """A JSON-compatible form that loses nothing."""
+
+
+def exact_total(values: NDArray[np.float64]) -> int:
+    """The sum of finite float64 values as an integer in units of 2**-1126. Exact for up to 2**26 values."""
+    nonzero = values[values != 0.0]
+    if nonzero.size == 0:
+        return 0
+    fraction, exponent = np.frexp(nonzero)
+    mantissa = np.ldexp(fraction, 53).astype(np.int64)
+    lowest = int(exponent.min())
+    bins = exponent - lowest
+    high = np.bincount(bins, weights=(mantissa >> _LOW_BITS).astype(np.float64))
+    low = np.bincount(bins, weights=(mantissa & ((1 << _LOW_BITS) - 1)).astype(np.float64))
+    base = lowest - 53 + _SHIFT
+    return sum(
+        ((int(upper) << _LOW_BITS) + int(lower)) << (base + offset)
+        for offset, (upper, lower) in enumerate(zip(high.tolist(), low.tolist(), strict=True))
+        if upper or lower
+    )
+
+
+def exact_quotient(numerator: int, denominator: int) -> float:
+    """The correctly rounded quotient of two exact totals, infinite where it does not fit; NaN for a zero denominator."""
+    if denominator == 0:
+        return math.nan
+    try:
+        return numerator / denominator
+    except OverflowError:
+        return math.inf if (numerator > 0) == (denominator > 0) else -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """An exact sum with its count. NaN and infinities are counted apart and come back when the value is read."""
+
+    total: int = 0
+    count: int = 0
+    nan: int = 0
+    positive_inf: int = 0
+    negative_inf: int = 0
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], count: int | None = None) -> Self:
+        """Sum ``values`` (float64 ``[n]``); ``count`` is the number of items behind them, by default n."""
+        values = np.asarray(values, dtype=np.float64)
+        size = values.size if count is None else int(count)
+        finite = np.isfinite(values)
+        if finite.all():
+            return cls(exact_total(values), size)
+        return cls(
+            exact_total(values[finite]),
+            size,
+            int(np.isnan(values).sum()),
+            int(np.isposinf(values).sum()),
+            int(np.isneginf(values).sum()),
+        )
+
+    def __add__(self, other: Self, /) -> Self:
+        return type(self)(
+            self.total + other.total,
+            self.count + other.count,
+            self.nan + other.nan,
+            self.positive_inf + other.positive_inf,
+            self.negative_inf + other.negative_inf,
+        )
+
+    @property
+    def value(self) -> float:
+        """The sum, correctly rounded."""
+        if self.nan or (self.positive_inf and self.negative_inf):
+            return math.nan
+        if self.positive_inf or self.negative_inf:
+            return math.inf if self.positive_inf else -math.inf
+        return exact_quotient(self.total, _UNIT)
+
+    @property
+    def mean(self) -> float:
+        """The sum over the count, correctly rounded; NaN for no items."""
+        if self.count == 0 or not self.finite:
+            return math.nan if self.count == 0 else self.value
+        return exact_quotient(self.total, self.count * _UNIT)
+
+    @property
+    def finite(self) -> bool:
+        """Whether no NaN or infinity was added."""
+        return not (self.nan or self.positive_inf or self.negative_inf)
+
+    def to_row(self) -> dict[str, Any]:
+        """A JSON-compatible form that loses nothing."""
+        return {
+            "total": hex(self.total),
+            "count": self.count,
+            "nan": self.nan,
+            "positive_inf": self.positive_inf,
+            "negative_inf": self.negative_inf,
+        }
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read what ``to_row`` wrote."""
+        return cls(int(row["total"], 16), row["count"], row["nan"], row["positive_inf"], row["negative_inf"])
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Several sums over the same items, e.g. of x and of its square. ``count`` is that of the first."""
+
+    parts: tuple[Sum, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Number of items behind the first sum."""
+        return self.parts[0].count if self.parts else 0
+
+    def __add__(self, other: Self, /) -> Self:
+        if not self.parts or not other.parts:
+            return self if self.parts else other
+        return type(self)(tuple(mine + theirs for mine, theirs in zip(self.parts, other.parts, strict=True)))
+
+    def __getitem__(self, index: int) -> Sum:
+        return self.parts[index]
+
+    def to_row(self) -> dict[str, Any]:
+        """A JSON-compatible form that loses nothing."""
+        return {"parts": [part.to_row() for part in self.parts]}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read what ``to_row`` wrote."""
+        return cls(tuple(Sum.from_row(part) for part in row["parts"]))
+
+
+def variance(moments: Sums, ddof: int) -> float:
+    """The variance from a ``Sums`` of (x, x squared), evaluated in exact arithmetic; NaN for count <= ddof."""
+    first, second = moments[0], moments[1]
+    if not first.finite or not second.finite or first.count <= ddof:
+        return math.nan
+    n = first.count
+    numerator = second.total * n * _UNIT - first.total * first.total
+    return max(exact_quotient(numerator, n * (n - ddof) * _UNIT * _UNIT), 0.0)
+
+
+def std(moments: Sums, ddof: int) -> float:
+    """The standard deviation from a ``Sums`` of (x, x squared)."""
+    return math.sqrt(variance(moments, ddof))
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """Smallest and largest value; NaN values are counted and left out."""
+
+    low: float = math.inf
+    high: float = -math.inf
+    count: int = 0
+    nan: int = 0
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> Self:
+        """Extremes of ``values`` ``[n]``."""
+        kept = values[~np.isnan(values)]
+        if kept.size == 0:
+            return cls(nan=int(values.size))
+        return cls(float(kept.min()), float(kept.max()), int(kept.size), int(values.size - kept.size))
+
+    def __add__(self, other: Self, /) -> Self:
+        return type(self)(min(self.low, other.low), max(self.high, other.high), self.count + other.count, self.nan + other.nan)
+
+    def to_row(self) -> dict[str, Any]:
+        """A JSON-compatible form that loses nothing."""
+        return {"low": self.low.hex(), "high": self.high.hex(), "count": self.count, "nan": self.nan}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read what ``to_row`` wrote."""
+        return cls(float.fromhex(row["low"]), float.fromhex(row["high"]), row["count"], row["nan"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Histogram:
+    """Counts by the top 16 bits of the float32 value: merges exactly, quantiles within .4% of the value.
+
+    ``keys`` are ordered so that a larger key is a larger value (int32 ``[k]``, increasing), ``counts`` int64 ``[k]``.
+    """
+
+    keys: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    nan: int = 0
+
+    @classmethod
+    def zero(cls) -> Self:
+        """The empty histogram."""
+        return cls(np.empty(0, np.int32), np.empty(0, np.int64))
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> Self:
+        """Histogram of ``values`` ``[n]``; they are rounded to float32 first."""
+        single = values.astype(np.float32)
+        missing = np.isnan(single)
+        bits = (single[~missing].view(np.uint32) >> 16).astype(np.int32)
+        ordered = np.where(bits & 0x8000, 0x7FFF - (bits & 0x7FFF), bits + 0x8000)
+        counts = np.bincount(ordered, minlength=0)
+        keys = np.flatnonzero(counts)
+        return cls(keys.astype(np.int32), counts[keys].astype(np.int64), int(missing.sum()))
+
+    @property
+    def count(self) -> int:
+        """Number of values that are not NaN."""
+        return int(self.counts.sum())
+
+    def __add__(self, other: Self, /) -> Self:
+        keys = np.union1d(self.keys, other.keys)
+        counts = np.zeros(len(keys), np.int64)
+        counts[np.searchsorted(keys, self.keys)] += self.counts
+        counts[np.searchsorted(keys, other.keys)] += other.counts
+        return type(self)(keys.astype(np.int32), counts, self.nan + other.nan)
+
+    def quantile(self, q: float) -> float:
+        """The value at quantile ``q`` in [0, 1]: the centre of the bin that holds it; NaN for no values."""
+        total = self.count
+        if total == 0:
+            return math.nan
+        rank = min(int(q * total), total - 1)
+        key = int(self.keys[int(np.searchsorted(np.cumsum(self.counts), rank, side="right"))])
+        top = key - 0x8000 if key >= 0x8000 else 0x8000 | (0x7FFF - key)
+        centre = np.uint32((top << 16) | (0x8000 if top & 0x7FFF else 0))
+        return float(centre.view(np.float32))
+
+    def to_row(self) -> dict[str, Any]:
+        """A JSON-compatible form that loses nothing."""
+        return {"keys": self.keys.tolist(), "counts": self.counts.tolist(), "nan": self.nan}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read what ``to_row`` wrote."""
+        return cls(np.asarray(row["keys"], np.int32), np.asarray(row["counts"], np.int64), row["nan"])
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """One ``Sums`` per key, for metrics that a trainer averages in stages: the key names the stage (micro-batch, rank ...)."""
+
+    groups: Mapping[tuple[int, ...], Sums]
+
+    @property
+    def count(self) -> int:
+        """Number of items over all keys."""
+        return sum(sums.count for sums in self.groups.values())
+
+    def __add__(self, other: Self, /) -> Self:
+        merged = dict(self.groups)
+        for key, sums in other.groups.items():
+            merged[key] = merged[key] + sums if key in merged else sums
+        return type(self)(merged)
+
+    def to_row(self) -> dict[str, Any]:
+        """A JSON-compatible form that loses nothing."""
+        return {"groups": [[list(key), sums.to_row()] for key, sums in sorted(self.groups.items())]}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read what ``to_row`` wrote."""
+        return cls({tuple(key): Sums.from_row(sums) for key, sums in row["groups"]})
+
+
+def merge(states: Iterable[Any], zero: Any) -> Any:
+    """Merge states of one kind, starting from ``zero``."""
+    for state in states:
+        zero = zero + state
+    return zero

@@ -1,0 +1,28 @@
+"""Errors that rl-doctor reports in one line, each with its exit code."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class DoctorError(Exception):
+    """A failure whose message is complete on its own: it names the file, the column, the row and what to do.
+
+    The command line prints the message and exits with ``exit_code``; a traceback is never shown for it.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+
+class UsageError(DoctorError):
+    """The call is wrong: an unknown rule code, an unknown metric, contradicting options."""
+
+
+class InputError(DoctorError):
+    """The input cannot be read: missing, empty, binary, truncated, or shapes that do not fit together."""
+
+
+class NothingToJudgeError(DoctorError):
+    """The input was read, but holds nothing that could be judged: no row, no known column, only NaN."""
+
+    exit_code: ClassVar[int] = 3

@@ -1,0 +1,148 @@
+"""What a check found. Rules make hits, the runner makes results of them, outputs print the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+Severity = Literal["error", "warning", "info"]
+Outcome = Literal["passed", "found", "skipped", "crashed"]
+FailOn = Literal["error", "warning", "never"]
+
+SEVERITY_ORDER: Final[Mapping[str, int]] = {"info": 0, "warning": 1, "error": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One number behind a finding.
+
+    Attributes:
+        metric: canonical metric name, or the column that was looked at.
+        first_step: first step of the span.
+        last_step: last step of the span.
+        value: what was measured over the span.
+        baseline: what the run's own baseline says, or None where the limit is fixed.
+        limit: what the value was held against, or None.
+        unit: unit of value, baseline and limit.
+        n: number of items (tokens, sequences, groups or steps) behind the value.
+        where: where it concentrates, e.g. ``{"rank": 1}`` or ``{"component": "format"}``.
+    """
+
+    metric: str
+    first_step: int | None
+    last_step: int | None
+    value: float
+    baseline: float | None = None
+    limit: float | None = None
+    unit: str = "1"
+    n: int | None = None
+    where: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a rule yields.
+
+    Attributes:
+        message: one sentence with the numbers.
+        severity: at most the rule's own.
+        evidence: numbers that show it; at least one.
+        cause: the likely cause, where the rule can tell it apart from others; else the rule's own text is used.
+        ruled_out: causes that the data speak against, each with the reason.
+        unchecked: signs that could not be looked at, each with the column that would allow it.
+    """
+
+    message: str
+    severity: Severity
+    evidence: tuple[Evidence, ...]
+    cause: str | None = None
+    ruled_out: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A hit with everything that the report prints about it. ``fingerprint`` is stable across steps and runs."""
+
+    code: str
+    name: str
+    severity: Severity
+    message: str
+    evidence: tuple[Evidence, ...]
+    cause: str
+    advice: tuple[str, ...]
+    ruled_out: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of one rule.
+
+    Attributes:
+        outcome: passed, found, skipped or crashed.
+        missing: columns or ``config.`` fields that would enable a skipped rule.
+        reason: for a skipped rule one of column, config, length, data; for a crashed one the exception in one line; else "".
+    """
+
+    code: str
+    name: str
+    outcome: Outcome
+    missing: tuple[str, ...] = ()
+    reason: str = ""
+    findings: tuple[Finding, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What was read: path, trainer, algorithm, step range, sizes, and what was left out of the reading."""
+
+    path: str
+    trainer: str | None
+    trainer_version: str | None
+    algorithm: str | None
+    first_step: int | None
+    last_step: int | None
+    sequences: int
+    tokens: int
+    skipped_parts: tuple[str, ...] = ()
+    unknown_columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that a check has to say about one run."""
+
+    run: RunSummary
+    results: tuple[Result, ...]
+    doctor_version: str
+    schema_version: int
+    created_at: str
+    required: tuple[str, ...] = ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings, in the order of the rules."""
+        return tuple(finding for result in self.results for finding in result.findings)
+
+    def exit_code(self, fail_on: FailOn = "error") -> int:
+        """The exit code: 1 findings at or above ``fail_on``; else 2 a rule crashed; else 3 nothing could be judged; else 0.
+
+        Nothing could be judged means: no rule passed or found anything, or one in ``required`` (codes or names) was skipped.
+        """
+        if fail_on != "never":
+            bar = SEVERITY_ORDER[fail_on]
+            if any(SEVERITY_ORDER[finding.severity] >= bar for finding in self.findings):
+                return 1
+        outcomes = {result.outcome for result in self.results}
+        if "crashed" in outcomes:
+            return 2
+        judged = outcomes & {"passed", "found"}
+        skipped = {key for result in self.results if result.outcome == "skipped" for key in (result.code, result.name)}
+        if not judged or skipped.intersection(self.required):
+            return 3
+        return 0

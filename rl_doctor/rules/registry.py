@@ -1,0 +1,118 @@
+"""Where rules register. A module in ``rules`` that declares rules is found by being there; nothing is listed by hand."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Final, Literal
+
+from rl_doctor.report.model import Hit, Severity
+from rl_doctor.rules.view import View
+
+Status = Literal["preview", "stable"]
+Limits = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Yielded by a rule that cannot judge although its metrics exist.
+
+    Attributes:
+        reason: "length" (too few steps or tokens), "data" (nothing measurable), "config" (does not apply or is unknown).
+        why: one sentence.
+        missing: columns or ``config.`` fields that would enable it.
+    """
+
+    reason: Literal["length", "data", "config", "column"]
+    why: str
+    missing: tuple[str, ...] = ()
+
+
+Check = Callable[[View, Limits], Iterable[Hit | Skip]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """One lint.
+
+    Attributes:
+        code: ``RLD`` and three digits, never reused.
+        name: kebab-case, reads after "allow ...".
+        severity: the worst that it reports.
+        status: preview or stable.
+        since: version that introduced it.
+        needs: metrics without which it is skipped.
+        optional: metrics that sharpen it.
+        limits: named thresholds, each explained in the rule's doc.
+        cause: the likely cause, in general.
+        advice: what to do next, most useful first.
+        avoids: false alarms that it is built not to raise.
+        source: where the failure is known from.
+        check: (view, limits) -> hits; pure.
+        doc: what it means, why it matters, what it computes.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    status: Status
+    since: str
+    needs: tuple[str, ...]
+    optional: tuple[str, ...]
+    limits: Limits
+    cause: str
+    advice: tuple[str, ...]
+    avoids: tuple[str, ...]
+    source: str
+    check: Check
+    doc: str
+
+
+_RULES: Final[dict[str, Rule]] = {}
+
+
+def rule(
+    code: str,
+    name: str,
+    *,
+    severity: Severity,
+    cause: str,
+    advice: tuple[str, ...],
+    source: str,
+    needs: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+    limits: Limits | None = None,
+    avoids: tuple[str, ...] = (),
+    status: Status = "stable",
+    since: str = "0.1.0",
+) -> Callable[[Check], Rule]:
+    """Decorate a check as a rule and register it; its docstring is the rule's page."""
+
+    def register(check: Check) -> Rule:
+        if code in _RULES or any(known.name == name for known in _RULES.values()):
+            raise ValueError(f"rule {code} or {name} is registered twice")
+        made = Rule(
+            code, name, severity, status, since, needs, optional, MappingProxyType(dict(limits or {})),
+            cause, advice, avoids, source, check, (check.__doc__ or "").strip(),
+        )  # fmt: skip
+        _RULES[code] = made
+        return made
+
+    return register
+
+
+@cache
+def _load() -> None:
+    package = importlib.import_module("rl_doctor.rules")
+    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
+        importlib.import_module(f"{package.__name__}.{module}")
+
+
+def rules() -> Mapping[str, Rule]:
+    """Every rule by code, in the order of codes."""
+    _load()
+    return MappingProxyType(dict(sorted(_RULES.items())))

@@ -1,0 +1,56 @@
+"""Runs rules over a view: the only place that catches a rule's exception."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable
+
+from rl_doctor.report.model import SEVERITY_ORDER, Finding, Hit, Result
+from rl_doctor.rules.registry import Rule, Skip
+from rl_doctor.rules.view import View
+
+
+def run_rules(rules: Iterable[Rule], view: View) -> tuple[Result, ...]:
+    """Run each rule and return its result, in the order given."""
+    return tuple(_run(rule, view) for rule in rules)
+
+
+def _run(rule: Rule, view: View) -> Result:
+    lacking = sorted({column for name in rule.needs for column in view.missing.get(name, ())})
+    if lacking:
+        reason = "config" if all(name.startswith("config.") for name in lacking) else "column"
+        return Result(rule.code, rule.name, "skipped", tuple(lacking), reason)
+    if empty := [name for name in rule.needs if view.get(name) is None]:
+        return Result(rule.code, rule.name, "skipped", (), f"data: nothing measured for {empty[0]}")
+    started = time.perf_counter()
+    try:
+        yielded = list(rule.check(view, rule.limits))
+    except Exception as error:  # noqa: BLE001 - a rule's bug must not hide the other rules' findings
+        return Result(rule.code, rule.name, "crashed", (), f"{type(error).__name__}: {error}", (), time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    findings = tuple(_finding(rule, item) for item in yielded if isinstance(item, Hit))
+    if findings:
+        return Result(rule.code, rule.name, "found", (), "", findings, seconds)
+    for item in yielded:
+        if isinstance(item, Skip):
+            return Result(rule.code, rule.name, "skipped", item.missing, f"{item.reason}: {item.why}", (), seconds)
+    return Result(rule.code, rule.name, "passed", seconds=seconds)
+
+
+def _finding(rule: Rule, hit: Hit) -> Finding:
+    severity = min(hit.severity, rule.severity, key=SEVERITY_ORDER.__getitem__)
+    scope = [rule.code, *sorted({item.metric for item in hit.evidence})]
+    scope += sorted(f"{key}={value}" for item in hit.evidence for key, value in (item.where or {}).items())
+    return Finding(
+        rule.code,
+        rule.name,
+        severity,
+        hit.message,
+        hit.evidence,
+        hit.cause or rule.cause,
+        rule.advice,
+        hit.ruled_out,
+        hit.unchecked,
+        hashlib.sha256("\n".join(scope).encode()).hexdigest()[:16],
+    )

@@ -1,0 +1,56 @@
+"""All that a rule may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rl_doctor.analyzer.reconcile import Comparison
+from rl_doctor.analyzer.series import Series
+from rl_doctor.schema import RunConfig, RunInfo
+from rl_doctor.store.facts import StoreFacts
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A run as rules see it: series, configuration and facts; no files, no tokens.
+
+    Attributes:
+        info: the run's description.
+        all_series: series by metric name, of every metric that could be computed.
+        missing: for each metric that could not, the columns or ``config.`` fields it lacks.
+        facts: what reading the store brought to light.
+        comparisons: logged against recomputed metrics.
+    """
+
+    info: RunInfo
+    all_series: Mapping[str, Series]
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    facts: StoreFacts = StoreFacts()
+    comparisons: tuple[Comparison, ...] = ()
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's configuration, in canonical terms."""
+        return self.info.config
+
+    def series(self, name: str) -> Series:
+        """The measured steps of a metric that the rule needs (finite values on at least one item)."""
+        return self.all_series[name].measured()
+
+    def get(self, name: str) -> Series | None:
+        """The measured steps of an optional metric; None where it could not be computed or nothing was measured."""
+        found = self.all_series.get(name)
+        if found is None:
+            return None
+        kept = found.measured()
+        return kept if len(kept) else None
+
+    def raw(self, name: str) -> Series | None:
+        """A series with its NaN and infinite values."""
+        return self.all_series.get(name)
+
+    def named(self, prefix: str) -> Mapping[str, Series]:
+        """Measured series whose name starts with ``prefix``, e.g. ``reward.component.``; empty ones left out."""
+        found = {name: series.measured() for name, series in self.all_series.items() if name.startswith(prefix)}
+        return {name: series for name, series in found.items() if len(series)}

@@ -1,0 +1,228 @@
+"""Every stored column: name, type, level, unit and meaning. The contract between collectors, store and analyzer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+SCHEMA_VERSION: Final = 1
+"""Version of the stored form. A reader refuses a larger one."""
+
+METADATA_KEY: Final = b"rl_doctor"
+"""Key of the JSON document in a Parquet file's key-value metadata."""
+
+Level = Literal["sequence", "token", "context", "metric"]
+DType = Literal["int64", "int32", "float64", "float32", "bool", "string"]
+
+REWARD_COMPONENT_PREFIX: Final = "reward/"
+ROLES: Final = ("assistant", "tool", "user", "system")
+"""Values of the token column ``role``; in memory a role is its index here, and -1 is unknown."""
+FINISH_REASONS: Final = ("stop", "length", "abort")
+"""Known values of ``finish_reason``; others are kept as they are."""
+
+MISSING_INT: Final[Mapping[str, int]] = MappingProxyType({"int64": -(2**63), "int32": -(2**31)})
+"""In memory, a null in an integer column is this value. A null in a float column is NaN, in a string column None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One stored column.
+
+    Attributes:
+        name: canonical name, spelled the same everywhere.
+        dtype: stored type.
+        level: the table it lives in: one row per sequence and update pass, per token, per micro-batch, or per logged value.
+        unit: "nat", "tokens", "1", ... or "" for identifiers.
+        meaning: one sentence.
+        since: SCHEMA_VERSION that introduced it.
+    """
+
+    name: str
+    dtype: DType
+    level: Level
+    unit: str
+    meaning: str
+    since: int = 1
+
+
+def _q(name: str, dtype: DType, unit: str, meaning: str) -> Column:
+    return Column(name, dtype, "sequence", unit, meaning)
+
+
+def _t(name: str, dtype: DType, unit: str, meaning: str) -> Column:
+    return Column(name, dtype, "token", unit, meaning)
+
+
+def _c(name: str, dtype: DType, unit: str, meaning: str) -> Column:
+    return Column(name, dtype, "context", unit, meaning)
+
+
+def _m(name: str, dtype: DType, unit: str, meaning: str) -> Column:
+    return Column(name, dtype, "metric", unit, meaning)
+
+
+SEQUENCE_COLUMNS: Final = (
+    _q("sequence", "int64", "", "Unique id of this row (a sequence in one update pass); joins the tables."),
+    _q("step", "int64", "steps", "Optimizer step as the trainer logs it."),
+    _q("rollout_step", "int64", "steps", "Generation batch that the sequence came from; equal to step where absent."),
+    _q("epoch", "int32", "", "Pass over the generation batch, from 0."),
+    _q("minibatch", "int32", "", "Optimizer step within the pass, from 0; 0 in epoch 0 means no step was taken since sampling."),
+    _q("microbatch", "int32", "", "Forward pass within the mini-batch, from 0."),
+    _q("rank", "int32", "", "Data-parallel rank that trained on it."),
+    _q("window", "int32", "", "Gradient-accumulation window, where the trainer normalises by it."),
+    _q("uid", "string", "", "Identity of the sampled sequence, the same in every pass over it."),
+    _q("group", "string", "", "Identity of the prompt whose samples are compared with each other."),
+    _q("session_id", "string", "", "Identity of the multi-turn session that the sequence is part of."),
+    _q("turns", "int32", "turns", "Number of assistant turns."),
+    _q("data_source", "string", "", "Name of the data set or environment of the prompt."),
+    _q("prompt_length", "int32", "tokens", "Number of prompt tokens."),
+    _q(
+        "response_length",
+        "int32",
+        "tokens",
+        "Number of response tokens really generated or observed (attention mask, or lengths).",
+    ),
+    _q("stored_length", "int32", "tokens", "Number of response tokens kept in the token table."),
+    _q("prompt_loss_tokens", "int32", "tokens", "Number of prompt positions that the loss covers; 0 is right."),
+    _q("finish_reason", "string", "", "Why generation ended: stop, length, abort, or the engine's own word."),
+    _q("reward", "float64", "reward", "Reward that the advantage was computed from."),
+    _q("score", "float64", "reward", "Reward before shaping, penalties and KL."),
+    _q("weight_version", "int64", "", "Version of the policy that sampled the sequence."),
+    _q("policy_version", "int64", "", "Version of the policy being trained."),
+    _q("is_padding", "bool", "", "Row that exists only to fill the batch."),
+    _q("pair", "string", "", "Identity of the preference pair."),
+    _q("chosen", "bool", "", "Preferred side of the pair."),
+    _q("pack_index", "int32", "", "Index of the packed row that the sequence lay in."),
+    _q("left_padding", "int32", "tokens", "Number of padding tokens to the left of the prompt."),
+    _q("prompt", "string", "", "Prompt text; not recorded unless asked for."),
+    _q("response", "string", "", "Response text; not recorded unless asked for."),
+    _q("grad_norm", "float64", "1", "Total gradient norm of the step before clipping (run files; else in metrics)."),
+    _q("learning_rate", "float64", "1", "Learning rate of the step (run files; else in metrics)."),
+)
+
+TOKEN_COLUMNS: Final = (
+    _t("token_id", "int32", "", "Token id."),
+    _t("response_mask", "bool", "", "Token that the policy is trained on."),
+    _t("loss_mask", "bool", "", "The normaliser's mask, where it differs from response_mask."),
+    _t("turn", "int32", "", "Turn that the token belongs to, from 0."),
+    _t("logprob", "float32", "nat", "Log-probability under the policy being trained, in this pass."),
+    _t("old_logprob", "float32", "nat", "Log-probability that the ratio divides by."),
+    _t("rollout_logprob", "float32", "nat", "Log-probability reported by the engine that sampled the token."),
+    _t("ref_logprob", "float32", "nat", "Log-probability under the reference policy."),
+    _t("teacher_logprob", "float32", "nat", "Log-probability under a teacher (distillation)."),
+    _t("advantage", "float32", "1", "Advantage that the policy loss used."),
+    _t("return", "float32", "reward", "Return that the value loss regresses on."),
+    _t("value", "float32", "reward", "Value under the critic being trained."),
+    _t("old_value", "float32", "reward", "Value at sampling time."),
+    _t("token_reward", "float32", "reward", "Reward of the token, after shaping and KL."),
+    _t("entropy", "float32", "nat", "Entropy of the policy being trained, in this pass."),
+    _t("old_entropy", "float32", "nat", "Entropy of the policy of old_logprob."),
+    _t("is_weight", "float32", "1", "Importance weight of rollout correction, as applied in the loss."),
+    _t("token_version", "int64", "", "Version of the policy that sampled the token."),
+    _t("role", "string", "", "Who wrote the token: assistant, tool, user, system."),
+    _t("ratio", "float32", "1", "Importance ratio as the trainer computed it; else derived."),
+    _t("kl", "float32", "nat", "KL term as the trainer computed it; else derived."),
+)
+
+CONTEXT_COLUMNS: Final = (
+    _c("padded_width", "int32", "tokens", "Padded response width of the micro-batch."),
+    _c("batch_num_tokens", "int64", "tokens", "Token normaliser of the loss."),
+    _c("global_batch_size", "int64", "sequences", "Sequence normaliser of the loss."),
+    _c("loss_scale_factor", "float64", "1", "Constant normaliser of the loss."),
+    _c("grad_accumulation", "int32", "", "Micro-batches per optimizer step."),
+    _c("num_items_in_batch", "int64", "tokens", "Hugging Face's token normaliser."),
+)
+
+METRIC_COLUMNS: Final = (
+    _m("step", "int64", "steps", "Step of the logged value, as the trainer counts."),
+    _m("time", "float64", "s", "Unix time at which it was logged."),
+    _m("name", "string", "", "Native name, as the trainer logged it."),
+    _m("value", "float64", "", "Value."),
+    _m("split", "string", "", "train or eval."),
+    _m("source", "string", "", "Where the value was taken from."),
+)
+
+COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
+    {column.name: column for column in (*SEQUENCE_COLUMNS, *TOKEN_COLUMNS, *CONTEXT_COLUMNS)}
+)
+"""Columns of a run by canonical name (without the long-form metrics table)."""
+
+
+def column(name: str) -> Column | None:
+    """Return the canonical column of that name, also for ``reward/<component>``; None if there is none."""
+    if name.startswith(REWARD_COMPONENT_PREFIX) and len(name) > len(REWARD_COMPONENT_PREFIX):
+        return Column(
+            name, "float64", "sequence", "reward", "Reward component, before weighting unless the trainer logs it weighted."
+        )
+    return COLUMNS.get(name)
+
+
+KLEstimator = Literal["k1", "k2", "k3", "abs"]
+LossAggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+AdvantageEstimator = Literal["grpo", "dr_grpo", "rloo", "gae", "reinforce", "reinforce_plus_plus", "remax"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """What the metrics depend on, in canonical terms. None means unknown: nothing is guessed.
+
+    ``clip_low`` and ``clip_high`` are the distances from 1 of the ratio's clip range. ``dual_clip`` is the constant c of
+    dual clip. ``log_ratio_clamp``, ``kl_input_clamp`` and ``kl_output_clamp`` are symmetric bounds in nat. ``native`` holds the
+    trainer's own configuration, untranslated.
+    """
+
+    clip_low: float | None = None
+    clip_high: float | None = None
+    dual_clip: float | None = None
+    log_ratio_clamp: float | None = None
+    kl_coef: float | None = None
+    kl_estimator: str | None = None
+    kl_in_reward: bool | None = None
+    kl_input_clamp: float | None = None
+    kl_output_clamp: float | None = None
+    entropy_coef: float | None = None
+    loss_agg: str | None = None
+    adv_estimator: str | None = None
+    adv_eps: float | None = None
+    adv_ddof: int | None = None
+    adv_norm: str | None = None
+    gamma: float | None = None
+    lam: float | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_response_length: int | None = None
+    group_size: int | None = None
+    epochs: int | None = None
+    minibatches: int | None = None
+    max_grad_norm: float | None = None
+    is_correction: str | None = None
+    reward_weights: Mapping[str, float] | None = None
+    native: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The content of ``run.json``.
+
+    ``status`` is running, complete or detached. ``writing_ranks`` are the ranks whose parts a step needs to be complete.
+    ``sessions`` holds one mapping per session: ``session``, ``started`` (Unix time), ``world_size``.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str | None = None
+    trainer: str | None = None
+    trainer_version: str | None = None
+    algorithm: str | None = None
+    status: str | None = None
+    sessions: tuple[Mapping[str, Any], ...] = ()
+    world_size: int | None = None
+    writing_ranks: tuple[int, ...] | None = None
+    logprob_dtype: str | None = None
+    pad_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] | None = None
+    vocab_size: int | None = None
+    config: RunConfig = RunConfig()
+    extra: Mapping[str, Any] | None = None
