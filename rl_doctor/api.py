@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rl_doctor import __version__
@@ -46,5 +46,5 @@ def check(run: Run, rules: Iterable[Rule] | None = None, *, required: tuple[str,
         str(run.path), run.info.trainer, run.info.trainer_version, run.info.algorithm, facts.first_step, facts.last_step,
         facts.sequences, facts.tokens, facts.skipped_parts, facts.unknown_columns, (*facts.renamed_columns, *facts.notes),
     )  # fmt: skip
-    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    created = datetime.now(UTC).isoformat(timespec="seconds")
     return Report(summary, results, __version__, SCHEMA_VERSION, created, required)

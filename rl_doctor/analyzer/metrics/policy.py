@@ -14,7 +14,7 @@ _NEEDS = ("logprob", "old_logprob")
 
 @derived
 def log_ratio(batch: Batch) -> Floats:
-    """logprob - old_logprob at the selected tokens, float64 ``[n_selected]``, clamped as the trainer clamps it."""
+    """Logprob - old_logprob at the selected tokens, float64 ``[n_selected]``, clamped as the trainer clamps it."""
     difference = selected(batch, "logprob") - selected(batch, "old_logprob")
     clamp = batch.info.config.log_ratio_clamp
     return difference if clamp is None else np.clip(difference, -clamp, clamp)
