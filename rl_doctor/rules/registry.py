@@ -75,7 +75,7 @@ class Rule:
 _RULES: Final[dict[str, Rule]] = {}
 
 
-def rule(
+def rule(  # noqa: PLR0913 - a declaration, not a call: every field of a rule has a name here
     code: str,
     name: str,
     *,

@@ -18,7 +18,7 @@ class Batch:
 
     Attributes:
         step: the optimizer step that every sequence here belongs to.
-        columns: canonical name -> flat array; ``[n_sequences]`` for sequence and context columns, ``[n_tokens]`` for token columns.
+        columns: canonical name -> flat array; ``[n_sequences]`` for sequence and context columns, ``[n_tokens]`` for tokens.
             Integers use ``schema.MISSING_INT`` for null, floats NaN, strings None (object arrays); ``role`` is int8, an
             index into ``schema.ROLES`` or -1.
         splits: int64 ``[n_sequences + 1]``; sequence i owns the tokens ``splits[i]:splits[i + 1]``.
