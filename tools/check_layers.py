@@ -1,0 +1,90 @@
+"""Check the directions of imports inside rl_doctor, and that no module imports a heavy library when it is loaded.
+
+Exits with 1 and one line per violation.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = "rl_doctor"
+
+# layer -> the layers that it may import; the first entry that matches a module's name decides.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "rl_doctor.errors": (),
+    "rl_doctor.schema": (),
+    "rl_doctor.store": ("errors", "schema", "store"),
+    "rl_doctor.collectors": ("errors", "schema", "store", "collectors"),
+    "rl_doctor.analyzer": ("errors", "schema", "store", "analyzer"),
+    # The view is what the runner hands to rules; it alone knows what the analyzer gives.
+    "rl_doctor.rules.view": ("schema", "store.facts", "analyzer.series", "analyzer.reconcile"),
+    "rl_doctor.rules": ("schema", "analyzer.series", "report.model", "rules"),
+    "rl_doctor.report": ("report",),
+}
+
+HEAVY = ("torch", "pandas", "streamlit", "plotly", "trl", "transformers", "pyarrow.dataset", "scipy", "numba")
+
+
+def module_name(path: Path, root: Path) -> str:
+    """Dotted name of the module at ``path``."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything that is imported, at any depth."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def imports_at_load(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The imports that run when the module is loaded: not inside functions, not under TYPE_CHECKING."""
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            pending.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imports(node)
+        pending.extend(ast.iter_child_nodes(node))
+
+
+def is_within(name: str, prefix: str) -> bool:
+    """Whether ``name`` is ``prefix`` or something inside it."""
+    return name == prefix or name.startswith(prefix + ".")
+
+
+def violations(root: Path) -> Iterator[str]:
+    """One line per import in the wrong direction."""
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        name = module_name(path, root)
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        allowed = next((targets for layer, targets in LAYERS.items() if is_within(name, layer)), None)
+        if allowed is not None:
+            for line, target in imports(tree):
+                if is_within(target, PACKAGE) and not any(is_within(target, f"{PACKAGE}.{layer}") for layer in allowed):
+                    yield f"{path.relative_to(root)}:{line}: {name} must not import {target}"
+        if not is_within(name, f"{PACKAGE}.app"):
+            for line, target in imports_at_load(tree):
+                if any(is_within(target, heavy) for heavy in HEAVY):
+                    yield f"{path.relative_to(root)}:{line}: {target} is heavy: import it inside the function that needs it"
+
+
+def main() -> int:
+    """Print the violations; 1 if there are any."""
+    found = list(violations(Path(__file__).resolve().parent.parent))
+    print("\n".join(found) if found else "layers: ok")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
