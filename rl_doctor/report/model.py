@@ -84,7 +84,9 @@ class Result:
     Attributes:
         outcome: passed, found, skipped or crashed.
         missing: columns or ``config.`` fields that would enable a skipped rule.
-        reason: for a skipped rule one of column, config, length, data; for a crashed one the exception in one line; else "".
+        reason: for a skipped rule one of column, config, length, data; for a crashed one the exception's name; else "".
+        detail: the reason in one sentence; "" where ``missing`` says it all.
+        measures: whether the rule judges measured values; False for one that looks only at how the run was stored or configured.
     """
 
     code: str
@@ -94,6 +96,8 @@ class Result:
     reason: str = ""
     findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
+    detail: str = ""
+    measures: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +115,20 @@ class RunSummary:
     skipped_parts: tuple[str, ...] = ()
     unknown_columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    renamed_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run has no results: the message of a ``DoctorError`` and its exit code (2 unreadable, 3 nothing to judge)."""
+
+    message: str
+    exit_code: int
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a check has to say about one run."""
+    """Everything that a check has to say about one run. With a ``failure`` it has no results."""
 
     run: RunSummary
     results: tuple[Result, ...]
@@ -123,6 +136,7 @@ class Report:
     schema_version: int
     created_at: str
     required: tuple[str, ...] = ()
+    failure: Failure | None = None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -130,19 +144,21 @@ class Report:
         return tuple(finding for result in self.results for finding in result.findings)
 
     def exit_code(self, fail_on: FailOn = "error") -> int:
-        """The exit code: 1 findings at or above ``fail_on``; else 2 a rule crashed; else 3 nothing could be judged; else 0.
+        """The exit code of this run: that of its failure; else 1, 2, 3 or 0, the first that holds.
 
-        Nothing could be judged means: no rule passed or found anything, or one in ``required`` (codes or names) was skipped.
+        1: findings at or above ``fail_on`` ("never" takes this one out). 2: a rule crashed. 3: nothing could be judged: no rule
+        passed or found anything, or only rules about storage and configuration did while all that measure were skipped, or one in
+        ``required`` (codes or names) was skipped or not run.
         """
+        if self.failure is not None:
+            return self.failure.exit_code
         if fail_on != "never":
             bar = SEVERITY_ORDER[fail_on]
             if any(SEVERITY_ORDER[finding.severity] >= bar for finding in self.findings):
                 return 1
-        outcomes = {result.outcome for result in self.results}
-        if "crashed" in outcomes:
+        if any(result.outcome == "crashed" for result in self.results):
             return 2
-        judged = outcomes & {"passed", "found"}
-        skipped = {key for result in self.results if result.outcome == "skipped" for key in (result.code, result.name)}
-        if not judged or skipped.intersection(self.required):
-            return 3
-        return 0
+        judged = [result for result in self.results if result.outcome in {"passed", "found"}]
+        answered = {key for result in judged for key in (result.code, result.name)}
+        telling = [result for result in self.results if result.measures] or self.results
+        return 0 if any(result in judged for result in telling) and answered.issuperset(self.required) else 3

@@ -71,6 +71,11 @@ class Rule:
     check: Check
     doc: str
 
+    @property
+    def measures(self) -> bool:
+        """Whether it judges measured values. Without metrics it looks at storage or configuration, unless it reconciles (8xx)."""
+        return bool(self.needs or self.optional) or self.code.startswith("RLD8")
+
 
 _RULES: Final[dict[str, Rule]] = {}
 

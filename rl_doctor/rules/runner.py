@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 from rl_doctor.report.model import SEVERITY_ORDER, Finding, Hit, Result
 from rl_doctor.rules.registry import Rule, Skip
@@ -17,25 +18,26 @@ def run_rules(rules: Iterable[Rule], view: View) -> tuple[Result, ...]:
 
 
 def _run(rule: Rule, view: View) -> Result:
+    blank = Result(rule.code, rule.name, "passed", measures=rule.measures)
     lacking = sorted({column for name in rule.needs for column in view.missing.get(name, ())})
     if lacking:
         reason = "config" if all(name.startswith("config.") for name in lacking) else "column"
-        return Result(rule.code, rule.name, "skipped", tuple(lacking), reason)
+        return replace(blank, outcome="skipped", missing=tuple(lacking), reason=reason)
     if empty := [name for name in rule.needs if view.get(name) is None]:
-        return Result(rule.code, rule.name, "skipped", (), f"data: nothing measured for {empty[0]}")
+        return replace(blank, outcome="skipped", reason="data", detail=f"nothing measured for {empty[0]}")
     started = time.perf_counter()
     try:
         yielded = list(rule.check(view, rule.limits))
     except Exception as error:  # noqa: BLE001 - a rule's bug must not hide the other rules' findings
-        return Result(rule.code, rule.name, "crashed", (), f"{type(error).__name__}: {error}", (), time.perf_counter() - started)
-    seconds = time.perf_counter() - started
-    findings = tuple(_finding(rule, item) for item in yielded if isinstance(item, Hit))
-    if findings:
-        return Result(rule.code, rule.name, "found", (), "", findings, seconds)
+        seconds = time.perf_counter() - started
+        return replace(blank, outcome="crashed", reason=type(error).__name__, detail=str(error), seconds=seconds)
+    done = replace(blank, seconds=time.perf_counter() - started)
+    if findings := tuple(_finding(rule, item) for item in yielded if isinstance(item, Hit)):
+        return replace(done, outcome="found", findings=findings)
     for item in yielded:
         if isinstance(item, Skip):
-            return Result(rule.code, rule.name, "skipped", item.missing, f"{item.reason}: {item.why}", (), seconds)
-    return Result(rule.code, rule.name, "passed", seconds=seconds)
+            return replace(done, outcome="skipped", missing=item.missing, reason=item.reason, detail=item.why)
+    return done
 
 
 def _finding(rule: Rule, hit: Hit) -> Finding:
