@@ -1,0 +1,235 @@
+"""A small, honest post-training run: every number in it is the true one of the policy versions concerned."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.schema import REWARD_COMPONENT_PREFIX, ROLES, RunConfig, RunInfo
+from rl_doctor.store.metric_log import MetricLog
+from tests.simulation.policy import Floats, Ints, Law, Weights, as_bfloat16, first_weights, law
+from tests.simulation.run import SimulatedRun, is_token
+from tests.simulation.sampling import Responses, sample
+from tests.simulation.settings import BEGIN, END, PAD, VOCABULARY, Settings
+from tests.simulation.training import Tokens, advantages, log_ratio, make_task, rewards, update
+
+_DTYPES = {"token_id": np.int32, "turn": np.int32, "response_mask": np.bool_, "role": np.int8, "token_version": np.int64}
+_INT32 = ("epoch", "minibatch", "microbatch", "prompt_length", "response_length", "stored_length", "prompt_loss_tokens", "turns")
+
+
+def simulate(settings: Settings) -> SimulatedRun:
+    """Train for ``settings.steps`` generation batches and record all of it."""
+    return _Trainer(settings).run()
+
+
+class _Trainer:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.rng = np.random.default_rng(settings.seed)
+        self.weights = self.reference = first_weights(settings, self.rng)
+        self.task = make_task(settings, self.rng)
+        self.engine: deque[Floats] = deque(maxlen=max(settings.lag, 1 if settings.partial else 0) + 1)
+        self.parts: list[dict[str, NDArray[Any]]] = []
+        self.lengths: list[Ints] = []
+        self.logged: list[tuple[int, str, float]] = []
+        self.updates = 0
+
+    def run(self) -> SimulatedRun:
+        for step in range(self.settings.steps):
+            self._generation(step)
+        arrays = {name: np.concatenate([part[name] for part in self.parts]) for name in self.parts[0]}
+        lengths = np.concatenate(self.lengths)
+        arrays["sequence"] = np.arange(len(lengths))
+        splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        steps, names, values = zip(*self.logged, strict=True)
+        train = np.full(len(steps), "train", object)
+        log = MetricLog(np.array(steps, np.int64), np.array(names, object), np.array(values, np.float64), train)
+        return SimulatedRun(describe(self.settings), arrays, splits, log)
+
+    def _generation(self, step: int) -> None:
+        s, rng = self.settings, self.rng
+        noise = s.engine_noise * rng.standard_normal(self.weights.base.shape)
+        self.engine.appendleft(self.weights.table() + noise)
+        kind, source = self._prompts(step)
+        kind = np.repeat(kind, s.group_size)
+        lag = np.minimum(rng.integers(0, s.lag + 1, len(kind)), len(self.engine) - 1)
+        responses = sample(s, list(self.engine), self.weights.ending, kind, lag, rng)
+        parts = rewards(s, self.task, kind, responses)
+        reward = np.sum(list(parts.values()), axis=0)
+        group = np.repeat(np.arange(s.prompts), s.group_size)
+        advantage = advantages(s.estimator, reward, group)
+        n = len(kind)
+        length = responses.stored.sum(1)
+        rows: dict[str, NDArray[Any]] = {
+            "rollout_step": np.full(n, self._logged_step(step)),
+            "uid": np.array([f"{step}.{i}" for i in range(n)], object),
+            "group": np.array([f"{step}.{i}" for i in group], object),
+            "prompt_length": 4 + kind % 5,
+            "response_length": length,
+            "stored_length": length,
+            "prompt_loss_tokens": np.zeros(n),
+            "finish_reason": responses.finish,
+            "reward": reward,
+            "score": reward.copy(),
+            "weight_version": step - np.where(responses.stored, responses.version_lag, 0).max(1),
+            "policy_version": np.full(n, step),
+        }
+        if s.tools:
+            rows["turns"] = responses.turn.max(1) + 1
+        if source is not None:
+            rows["data_source"] = np.repeat(source, s.group_size)
+        rows |= {REWARD_COMPONENT_PREFIX + name: values for name, values in parts.items()}
+        tokens = _flat(responses, kind, advantage)
+        self._train(step, rows, responses, tokens)
+
+    def _logged_step(self, step: int) -> int:
+        return step * self.settings.epochs * self.settings.minibatches if self.settings.count_updates else step
+
+    def _prompts(self, step: int) -> tuple[Ints, NDArray[Any] | None]:
+        s = self.settings
+        if not s.curriculum:
+            return self.rng.integers(0, s.prompt_kinds, s.prompts), None
+        share = s.prompt_kinds // len(s.curriculum)
+        stage = np.minimum(self.rng.integers(0, len(s.curriculum), s.prompts), step * len(s.curriculum) // s.steps)
+        kind = stage * share + self.rng.integers(0, share, s.prompts)
+        return kind, np.array(s.curriculum, object)[stage]
+
+    def _pass(self, weights: Weights, tokens: Tokens) -> Law:
+        """A forward pass of the trainer, with its numeric noise."""
+        s = self.settings
+        found = law(weights.logits(tokens.kind, tokens.previous, tokens.position), tokens.token, s.trained_at)
+        logprob = found.logprob
+        if s.trainer_noise:
+            rows = tokens.sequence.max(initial=0) + 1
+            noisy = (self.rng.random(rows) < 0.2)[tokens.sequence]
+            logprob = np.minimum(logprob + noisy * s.trainer_noise * self.rng.standard_normal(len(logprob)), 0.0)
+        if s.bfloat16:
+            logprob = as_bfloat16(logprob).astype(np.float64)
+        return Law(logprob.astype(np.float32).astype(np.float64), found.entropy, found.probabilities)
+
+    def _train(self, step: int, rows: dict[str, NDArray[Any]], responses: Responses, tokens: Tokens) -> None:
+        s = self.settings
+        n = len(rows["uid"])
+        old = self._pass(self.weights, tokens)
+        reference = self._pass(self.reference, tokens).logprob
+        reported = responses.logprob[responses.stored]
+        weight = np.ones(len(reported))
+        if s.correction:
+            weight = np.where(tokens.mask, np.minimum(np.exp(old.logprob - reported), 2.0), 1.0)
+        per_token = {
+            "token_id": tokens.token, "response_mask": tokens.mask, "old_logprob": old.logprob, "ref_logprob": reference,
+            "rollout_logprob": reported, "advantage": np.where(tokens.mask, tokens.advantage, 0.0), "old_entropy": old.entropy,
+            "token_version": step - responses.version_lag[responses.stored],
+        }  # fmt: skip
+        if s.tools:
+            per_token["turn"] = responses.turn[responses.stored]
+            per_token["role"] = np.where(tokens.mask, ROLES.index("assistant"), ROLES.index("tool"))
+        if s.correction:
+            per_token["is_weight"] = weight
+        splits = np.concatenate([[0], np.cumsum(responses.stored.sum(1))])
+        stats: list[dict[str, float]] = []
+        for epoch in range(s.epochs):
+            for minibatch, chosen in enumerate(np.array_split(self.rng.permutation(n), s.minibatches)):
+                index = np.concatenate([np.arange(splits[i], splits[i + 1]) for i in chosen])
+                lengths = np.diff(splits)[chosen]
+                part = Tokens(
+                    tokens.token[index], tokens.kind[index], tokens.previous[index], tokens.position[index],
+                    np.repeat(np.arange(len(chosen)), lengths), tokens.mask[index], tokens.advantage[index], weight[index],
+                )  # fmt: skip
+                fresh = epoch == 0 and minibatch == 0 and not s.trainer_noise
+                current = self._pass(self.weights, part)
+                if fresh:
+                    current = Law(old.logprob[index], current.entropy, current.probabilities)
+                rate = s.rate(step)
+                self.weights, norm = update(s, self.weights, part, current, old.logprob[index], reference[index], rate)
+                number = self.updates if s.count_updates else step
+                extra = {"logprob": current.logprob, "entropy": current.entropy}
+                place: dict[str, Any] = {"step": number, "epoch": epoch, "minibatch": minibatch, "microbatch": 0}
+                place |= {"grad_norm": norm, "learning_rate": s.learning_rate * rate}
+                self._record(place, rows, per_token, chosen, index, extra, lengths)
+                stats.append(_update_metrics(s, part, current, old.logprob[index], reference[index], norm))
+                self.updates += 1
+                if s.count_updates:
+                    self._log(number, rows, tokens, old, stats[-1:], rate)
+        if not s.count_updates:
+            self._log(step, rows, tokens, old, stats, s.rate(step))
+
+    def _record(
+        self, place: dict[str, Any], rows: dict[str, Any], per_token: dict[str, Any], chosen: Ints, index: Ints,
+        extra: dict[str, Any], lengths: Ints,
+    ) -> None:  # fmt: skip
+        part = {name: values[chosen] for name, values in rows.items()}
+        part |= {name: np.full(len(chosen), value) for name, value in place.items()}
+        part |= {name: values[index] for name, values in per_token.items()} | extra
+        self.parts.append({name: _typed(name, values) for name, values in part.items()})
+        self.lengths.append(lengths)
+
+    def _log(self, step: int, rows: dict[str, Any], tokens: Tokens, old: Law, stats: list[dict[str, float]], rate: float) -> None:
+        reward, length = rows["reward"], rows["response_length"]
+        kept = tokens.advantage[tokens.mask].astype(np.float32).astype(np.float64)
+        values = {
+            "critic/score/mean": reward.mean(), "critic/score/max": reward.max(), "critic/score/min": reward.min(),
+            "critic/rewards/mean": reward.mean(), "critic/rewards/max": reward.max(), "critic/rewards/min": reward.min(),
+            "critic/advantages/mean": kept.mean(), "critic/advantages/max": kept.max(), "critic/advantages/min": kept.min(),
+            "response_length/mean": length.mean(), "response_length/max": length.max(), "response_length/min": length.min(),
+            "response_length/clip_ratio": (length == self.settings.max_length).mean(),
+            "actor/entropy": old.entropy[tokens.mask].mean(), "actor/lr": self.settings.learning_rate * rate,
+        }  # fmt: skip
+        values |= {name: float(np.mean([entry[name] for entry in stats])) for name in stats[0]}
+        self.logged += [(step, name, float(value)) for name, value in values.items()]
+
+
+def _flat(responses: Responses, kind: Ints, advantage: Floats) -> Tokens:
+    n, width = responses.token.shape
+    stored = responses.stored
+    previous = np.concatenate([np.full((n, 1), BEGIN), responses.token[:, :-1]], 1)[stored]
+    row = np.repeat(np.arange(n), stored.sum(1))
+    position = np.tile(np.arange(width), (n, 1))[stored]
+    mask = responses.sampled[stored]
+    token = responses.token[stored]
+    return Tokens(token, kind[row], previous, position, row, mask, advantage[row], np.ones(len(row)))
+
+
+def _typed(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    if name in _DTYPES:
+        return values.astype(_DTYPES[name])
+    if name in _INT32:
+        return values.astype(np.int32)
+    return values.astype(np.float32) if is_token(name) else values
+
+
+def _update_metrics(
+    settings: Settings, tokens: Tokens, current: Law, old: Floats, reference: Floats, norm: float
+) -> dict[str, float]:
+    """What the trainer logs of one mini-batch: a masked mean of each."""
+    m = tokens.mask
+    ratio = np.exp(log_ratio(settings, tokens, current.logprob, old))
+    clipped = np.clip(ratio, 1.0 - settings.clip_low, 1.0 + settings.clip_high)
+    first, second = -tokens.advantage * ratio, -tokens.advantage * clipped
+    ahead = reference - current.logprob
+    return {
+        "actor/ppo_kl": float((old - current.logprob)[m].mean()),
+        "actor/pg_clipfrac": float((second > first)[m].mean()),
+        "actor/kl_loss": float(np.clip(np.expm1(ahead) - ahead, -10.0, 10.0)[m].mean()),
+        "actor/grad_norm": norm,
+    }
+
+
+def describe(settings: Settings) -> RunInfo:
+    """What ``run.json`` would say."""
+    s = settings
+    config = RunConfig(
+        clip_low=s.clip_low, clip_high=s.clip_high, kl_coef=s.kl_coef, kl_estimator="k3", kl_in_reward=False, entropy_coef=0.0,
+        loss_agg="token-mean", adv_estimator=s.estimator, adv_eps=1e-6 if s.estimator == "grpo" else None,
+        adv_ddof=1 if s.estimator == "grpo" else None, temperature=s.temperature, top_p=s.top_p, max_response_length=s.max_length,
+        group_size=s.group_size, epochs=s.epochs, minibatches=s.minibatches, max_grad_norm=s.max_grad_norm,
+        is_correction="tis" if s.correction else None,
+    )  # fmt: skip
+    return RunInfo(
+        run_id=f"simulated-{s.seed}", trainer="verl", trainer_version="0.9.1", algorithm=s.algorithm, status="complete",
+        world_size=1, writing_ranks=(0,), logprob_dtype="bfloat16" if s.bfloat16 else "float32", pad_token_id=PAD,
+        eos_token_ids=(END,), vocab_size=VOCABULARY, config=config,
+    )  # fmt: skip
