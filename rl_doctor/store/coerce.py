@@ -1,0 +1,87 @@
+"""Arrays that a caller hands in, brought to the convention of ``Batch.columns``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rl_doctor.errors import InputError
+from rl_doctor.schema import MISSING_INT, ROLES, Column
+
+
+def coerce(values: ArrayLike, column: Column, where: str) -> NDArray[Any]:
+    """Bring values of any shape to the column's type.
+
+    Args:
+        values: array, list or scalar; None and NaN mean unknown where the type has no NaN of its own.
+        column: the canonical column.
+        where: what messages call the caller.
+
+    Returns:
+        An array of the same shape, of the type that ``Batch.columns`` has.
+
+    Raises:
+        InputError: the values are not what the column holds.
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{where}: {column.name} has rows of unequal length; pass one padded array") from error
+    if column.name == "role":
+        return _roles(array, where)
+    if column.dtype == "string":
+        return _texts(array)
+    if array.dtype == object:
+        array = np.array([np.nan if value is None else value for value in array.ravel()]).reshape(array.shape)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{where}: {column.name} holds {array.dtype} where numbers belong")
+    if column.dtype == "bool":
+        return _flags(array, column, where)
+    if column.dtype in MISSING_INT:
+        return _integers(array, column, where)
+    return array.astype(column.dtype, copy=False)
+
+
+def _flags(array: NDArray[Any], column: Column, where: str) -> NDArray[Any]:
+    if array.dtype == np.bool_:
+        return array
+    bad = (array != 0) & (array != 1)
+    if bad.any():
+        at = tuple(int(index) for index in np.argwhere(bad)[0])
+        raise InputError(f"{where}: {column.name} is {array[at]} at {list(at)} where a mask has 0 or 1")
+    return array == 1
+
+
+def _integers(array: NDArray[Any], column: Column, where: str) -> NDArray[Any]:
+    limits = np.iinfo(column.dtype)
+    missing = MISSING_INT[column.dtype]
+    unknown = np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, np.bool_)
+    known = np.where(unknown, 0, array)
+    bad = (known < limits.min) | (known > limits.max) | (known != np.floor(known) if array.dtype.kind == "f" else False)
+    if bad.any():
+        at = tuple(int(index) for index in np.argwhere(bad)[0])
+        raise InputError(f"{where}: {column.name} is {array[at]} at {list(at)} where a whole number ({column.dtype}) belongs")
+    return (
+        np.where(unknown, missing, known.astype(np.int64)).astype(column.dtype) if unknown.any() else known.astype(column.dtype)
+    )
+
+
+def _texts(array: NDArray[Any]) -> NDArray[Any]:
+    texts = np.empty(array.shape, np.object_)
+    for index, value in np.ndenumerate(array):
+        missing = value is None or (isinstance(value, float | np.floating) and np.isnan(value))
+        texts[index] = None if missing else str(value)
+    return texts
+
+
+def _roles(array: NDArray[Any], where: str) -> NDArray[Any]:
+    if array.dtype.kind in "iu":
+        if ((array < -1) | (array >= len(ROLES))).any():
+            raise InputError(f"{where}: role is a name or an index into {', '.join(ROLES)}")
+        return array.astype(np.int8)
+    codes = np.full(array.shape, -1, np.int8)
+    for code, role in enumerate(ROLES):
+        codes[array == role] = code
+    return codes

@@ -1,0 +1,188 @@
+"""From Arrow arrays to the numpy arrays of a batch, with one clear line for whatever does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.errors import InputError
+from rl_doctor.schema import MISSING_INT, ROLES, Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Locate = Callable[[int], str]
+"""Says where the value of a flat index stands, e.g. ``row 3, position 7``."""
+
+_WORDS: Final = {
+    "int64": "whole numbers",
+    "int32": "whole numbers",
+    "float64": "numbers",
+    "float32": "numbers",
+    "bool": "true or false",
+}
+
+
+def decode(array: pa.Array, column: Column, where: str, locate: Locate) -> NDArray[Any]:
+    """Decode one column.
+
+    Args:
+        array: Arrow array ``[n]`` of any type.
+        column: the canonical column that it is.
+        where: what messages call it: the file and the column's name in it.
+        locate: says where an index stands.
+
+    Returns:
+        ``[n]`` in the convention of ``Batch.columns``: null is ``MISSING_INT``, NaN, False, None or role -1.
+
+    Raises:
+        InputError: the values are not what the column holds.
+    """
+    import pyarrow as pa
+
+    array = _plain(array)
+    if pa.types.is_null(array.type):
+        array = pa.nulls(len(array), _target(column))
+    if column.name == "role":
+        return _role(array, where, locate)
+    if column.dtype == "string":
+        return _text(array, where)
+    if not _is_number(array.type):
+        shown = next((repr(value.as_py()) for value in array if value.is_valid), "nothing")
+        at = next((index for index, value in enumerate(array) if value.is_valid), 0)
+        raise InputError(
+            f"{where} holds {array.type} where {_WORDS[column.dtype]} belong ({locate(at)}: {shown[:40]}); convert the column"
+        )
+    if column.dtype == "bool":
+        return _flag(array, where, locate)
+    if column.dtype in MISSING_INT:
+        return _integer(array, column, where, locate)
+    return _float(array, column)
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Whether the type is a list of any kind."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def _target(column: Column) -> pa.DataType:
+    import pyarrow as pa
+
+    return pa.type_for_alias({"bool": "bool", "string": "string"}.get(column.dtype, column.dtype))
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.nulls(0, array.type)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return array
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_) or pa.types.is_decimal(type_)
+    )
+
+
+def _float(array: pa.Array, column: Column) -> NDArray[Any]:
+    import pyarrow as pa
+
+    target = pa.type_for_alias(column.dtype)
+    if array.type != target:
+        if pa.types.is_boolean(array.type):
+            array = array.cast(pa.int8())
+        array = array.cast(target, safe=False)
+    values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _integer(array: pa.Array, column: Column, where: str, locate: Locate) -> NDArray[Any]:
+    import pyarrow as pa
+
+    missing = MISSING_INT[column.dtype]
+    limits = np.iinfo(column.dtype)
+    valid = np.asarray(array.is_valid()) if array.null_count else None
+    if pa.types.is_floating(array.type) or pa.types.is_decimal(array.type):
+        real = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        known = ~np.isnan(real)
+        bad = known & ((real != np.floor(real)) | (real < limits.min) | (real > limits.max))
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise InputError(
+                f"{where}: {real[at]} at {locate(at)} where a whole number ({column.dtype}) belongs; convert the column"
+            )
+        return np.where(known, np.where(known, real, 0).astype(np.int64), missing).astype(column.dtype)
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
+    values = (array.fill_null(0) if valid is not None else array).to_numpy(zero_copy_only=False)
+    bad = (values < limits.min) | (values > limits.max) if values.dtype != column.dtype else np.zeros(0, np.bool_)
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise InputError(f"{where}: {values[at]} at {locate(at)} does not fit {column.dtype}; convert the column")
+    values = values.astype(column.dtype, copy=False)
+    return values if valid is None else np.where(valid, values, np.asarray(missing, column.dtype))
+
+
+def _flag(array: pa.Array, where: str, locate: Locate) -> NDArray[Any]:
+    import pyarrow as pa
+
+    if pa.types.is_boolean(array.type):
+        flags: NDArray[Any] = (array.fill_null(False) if array.null_count else array).to_numpy(zero_copy_only=False)  # noqa: FBT003
+        return flags.astype(np.bool_, copy=False)
+    values = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    bad = ~np.isnan(values) & (values != 0) & (values != 1)
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise InputError(f"{where}: {values[at]:g} at {locate(at)} where a mask has 0 or 1; store true and false")
+    return values == 1
+
+
+def _text(array: pa.Array, where: str) -> NDArray[Any]:
+    import pyarrow as pa
+
+    if pa.types.is_floating(array.type):
+        real = array.to_numpy(zero_copy_only=False)
+        if np.all(np.isnan(real) | (real == np.floor(real))):
+            array = (
+                array.cast(pa.int64(), safe=False)
+                if not np.isnan(real).any()
+                else pa.array(np.where(np.isnan(real), 0, real).astype(np.int64), mask=np.isnan(real))
+            )
+    try:
+        text = array.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{where}: text that is not valid UTF-8; convert the column") from error
+    except pa.ArrowNotImplementedError as error:
+        raise InputError(f"{where} holds {array.type} where text belongs; convert the column") from error
+    values: NDArray[Any] = text.to_numpy(zero_copy_only=False)
+    return values.astype(np.object_, copy=False)
+
+
+def _role(array: pa.Array, where: str, locate: Locate) -> NDArray[Any]:
+    import pyarrow as pa
+
+    if pa.types.is_integer(array.type):
+        codes = array.fill_null(-1).to_numpy(zero_copy_only=False)
+        bad = (codes < -1) | (codes >= len(ROLES))
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise InputError(f"{where}: role {codes[at]} at {locate(at)}; roles are {', '.join(ROLES)}")
+        return codes.astype(np.int8)
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type) or pa.types.is_null(array.type)):
+        raise InputError(f"{where} holds {array.type} where roles belong: {', '.join(ROLES)}")
+    import pyarrow.compute as pc
+
+    found = pc.index_in(array.cast(pa.string()), value_set=pa.array(ROLES))
+    return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int8)

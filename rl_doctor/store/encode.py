@@ -1,0 +1,91 @@
+"""From numpy arrays to Arrow tables, and the Parquet settings of each column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor import schema
+from rl_doctor.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FLOATS: Final = ("float32", "float64")
+COMPRESSION: Final = "lz4"
+_DICTIONARY: Final = frozenset({"role", "data_source", "finish_reason", "group", "session_id", "name", "split", "source"})
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """The stored type of a canonical column."""
+    import pyarrow as pa
+
+    column = schema.column(name)
+    if column is None:
+        raise UsageError(f"{name!r} is not a canonical column")
+    return pa.string() if column.dtype == "string" else pa.type_for_alias(column.dtype)
+
+
+def field(name: str) -> pa.Field:
+    """The stored field; floats, masks and keys have no nulls, so that they decode without a validity bitmap."""
+    import pyarrow as pa
+
+    type_ = arrow_type(name)
+    never_null = pa.types.is_floating(type_) or pa.types.is_boolean(type_) or name in ("sequence", "step")
+    return pa.field(name, type_, nullable=not never_null)
+
+
+def to_arrow(name: str, values: NDArray[Any]) -> pa.Array:
+    """An Arrow array of a canonical column from its in-memory form (see ``Batch.columns``)."""
+    import pyarrow as pa
+
+    if name == "role":
+        indices = pa.array(values.astype(np.int8), mask=values < 0)
+        return pa.DictionaryArray.from_arrays(indices, pa.array(schema.ROLES)).cast(pa.string())
+    type_ = arrow_type(name)
+    column = schema.column(name)
+    if column is not None and column.dtype in schema.MISSING_INT:
+        missing = values == schema.MISSING_INT[column.dtype]
+        return pa.array(values, type_, mask=missing if missing.any() else None)
+    if pa.types.is_string(type_):
+        return pa.array(values, type_, from_pandas=True)
+    return pa.array(values, type_, from_pandas=False)
+
+
+def table(columns: Mapping[str, NDArray[Any]]) -> pa.Table:
+    """An Arrow table of flat columns."""
+    import pyarrow as pa
+
+    fields = pa.schema([field(name) for name in columns])
+    return pa.Table.from_arrays([to_arrow(name, values) for name, values in columns.items()], schema=fields)
+
+
+def parquet_settings(names: Iterable[str], *, suffix: str = "") -> dict[str, Any]:
+    """Arguments of ``ParquetWriter`` for canonical columns: floats byte-stream-split, keys and repeated texts in a dictionary.
+
+    Args:
+        names: canonical names of the table's columns.
+        suffix: path of the values below the column, for lists.
+    """
+    dictionary: list[str] = []
+    encoding: dict[str, str] = {}
+    for name in names:
+        column = schema.column(name)
+        dtype = column.dtype if column is not None else "string"
+        path = name + (suffix if column is not None and column.level == "token" else "")
+        if dtype in FLOATS:
+            encoding[path] = "BYTE_STREAM_SPLIT"
+        elif name in _DICTIONARY or (suffix == "" and name in ("step", "sequence")):
+            dictionary.append(path)
+        elif dtype in schema.MISSING_INT:
+            encoding[path] = "DELTA_BINARY_PACKED"
+    return {
+        "compression": COMPRESSION,
+        "use_dictionary": dictionary or False,
+        "column_encoding": encoding or None,
+        "data_page_size": 1 << 20,
+        "write_statistics": True,
+    }

@@ -1,0 +1,177 @@
+"""In which order the pieces of a run are read, so that steps come in order and memory does not grow with the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.schema import RunInfo
+from rl_doctor.store.batch import Batch
+from rl_doctor.store.rows import Rows, concatenate
+
+WINDOW_TOKENS: Final = 1 << 23
+"""Tokens held at once where the steps of a file are not in order."""
+
+
+class Fragment(Protocol):
+    """A stretch of a run that is decoded on its own, such as a row group."""
+
+    def read(self, columns: Sequence[str], start: int, stop: int) -> Iterator[Rows]:
+        """Decode the sequences ``start`` to ``stop`` of the fragment, in order, in pieces of bounded size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Neighbouring sequences of one step in one fragment.
+
+    Attributes:
+        step: their step.
+        fragment: index of the fragment, in the order of reading.
+        start: first sequence within the fragment.
+        stop: end of the sequences within the fragment.
+        tokens: about how many tokens they have.
+    """
+
+    step: int
+    fragment: int
+    start: int
+    stop: int
+    tokens: int
+
+
+@dataclass(slots=True)
+class _Window:
+    """Segments that are read together: streamed where the steps are in order, else gathered and sorted."""
+
+    segments: list[Segment] = field(default_factory=list)
+    tokens: int = 0
+    in_order: bool = True
+
+    def add(self, segments: Sequence[Segment], *, in_order: bool) -> None:
+        self.segments.extend(segments)
+        self.tokens += sum(segment.tokens for segment in segments)
+        self.in_order = self.in_order and in_order
+
+
+def segments_of(steps: NDArray[np.int64], fragment: int, tokens: NDArray[np.int64] | None) -> list[Segment]:
+    """Segments of one fragment.
+
+    Args:
+        steps: step of each sequence, ``[n]``.
+        fragment: the fragment's index.
+        tokens: number of tokens of each sequence, ``[n]``; None where there are none.
+    """
+    if not len(steps):
+        return []
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(steps)) + 1])
+    stops = np.append(starts[1:], len(steps))
+    counts = np.add.reduceat(tokens, starts) if tokens is not None else np.zeros(len(starts), np.int64)
+    return [
+        Segment(int(steps[start]), fragment, int(start), int(stop), int(count))
+        for start, stop, count in zip(starts, stops, counts, strict=True)
+    ]
+
+
+def windows_of(segments: Iterable[Segment]) -> list[_Window]:
+    """Group segments into windows, in increasing order of steps."""
+    ordered = sorted(segments, key=lambda segment: (segment.step, segment.fragment, segment.start))
+    windows: list[_Window] = []
+    at = 0
+    while at < len(ordered):
+        end = at
+        while end < len(ordered) and ordered[end].step == ordered[at].step:
+            end += 1
+        group = ordered[at:end]
+        follows = not windows or _position(windows[-1].segments[-1]) < _position(group[0])
+        tokens = sum(segment.tokens for segment in group)
+        if windows and follows and windows[-1].in_order:
+            windows[-1].add(group, in_order=True)
+        elif windows and windows[-1].tokens + tokens <= WINDOW_TOKENS:
+            windows[-1].add(group, in_order=False)
+        else:
+            windows.append(_Window())
+            windows[-1].add(group, in_order=True)
+        at = end
+    return windows
+
+
+def _position(segment: Segment) -> tuple[int, int]:
+    return segment.fragment, segment.start
+
+
+def rows_in_order(
+    fragments: Sequence[Fragment], windows: Sequence[_Window], columns: Sequence[str]
+) -> Iterator[tuple[int, Rows]]:
+    """Decode all windows: (step, rows) in increasing order of steps, in pieces of bounded size."""
+    for window in windows:
+        pieces = _pieces(fragments, sorted(window.segments, key=_position), columns)
+        if window.in_order:
+            yield from pieces
+            continue
+        held: dict[int, list[Rows]] = {}
+        for step, rows in pieces:
+            held.setdefault(step, []).append(rows)
+        for step in sorted(held):
+            yield step, concatenate(held.pop(step))
+
+
+def _pieces(fragments: Sequence[Fragment], segments: Sequence[Segment], columns: Sequence[str]) -> Iterator[tuple[int, Rows]]:
+    """Read each stretch of neighbouring segments once and cut it at the segments' bounds."""
+    at = 0
+    while at < len(segments):
+        end = at + 1
+        while end < len(segments) and _joins(segments[end - 1], segments[end]):
+            end += 1
+        stretch = segments[at:end]
+        position = stretch[0].start
+        current = 0
+        for rows in fragments[stretch[0].fragment].read(columns, position, stretch[-1].stop):
+            taken = 0
+            while taken < rows.n_sequences:
+                segment = stretch[current]
+                stop = min(rows.n_sequences, taken + segment.stop - position)
+                yield segment.step, rows.slice(taken, stop)
+                position += stop - taken
+                taken = stop
+                if position == segment.stop:
+                    current += 1
+        at = end
+
+
+def _joins(before: Segment, after: Segment) -> bool:
+    return before.fragment == after.fragment and before.stop == after.start
+
+
+def batches_of(pieces: Iterable[tuple[int, Rows]], max_tokens: int, info: RunInfo) -> Iterator[Batch]:
+    """Make batches of whole sequences of one step, of at most ``max_tokens`` tokens unless one sequence has more."""
+    held: list[Rows] = []
+    held_step, held_tokens = 0, 0
+    for step, piece in pieces:
+        for rows in _cut(piece, max_tokens):
+            if held and (step != held_step or held_tokens + rows.n_tokens > max_tokens):
+                yield _batch(held_step, held, info)
+                held, held_tokens = [], 0
+            held.append(rows)
+            held_step, held_tokens = step, held_tokens + rows.n_tokens
+    if held:
+        yield _batch(held_step, held, info)
+
+
+def _cut(rows: Rows, max_tokens: int) -> Iterator[Rows]:
+    at = 0
+    while at < rows.n_sequences:
+        full = int(np.searchsorted(rows.splits, rows.splits[at] + max_tokens, side="right")) - 1
+        stop = min(max(full, at + 1), rows.n_sequences)
+        yield rows if stop - at == rows.n_sequences else rows.slice(at, stop)
+        at = stop
+
+
+def _batch(step: int, held: list[Rows], info: RunInfo) -> Batch:
+    rows = concatenate(held)
+    columns = {name: values for name, values in rows.columns.items() if name != "step"}
+    columns["step"] = np.full(rows.n_sequences, step, np.int64)
+    return Batch(step, columns, rows.splits, info)
