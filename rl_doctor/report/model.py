@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -162,3 +162,12 @@ class Report:
         answered = {key for result in judged for key in (result.code, result.name)}
         telling = [result for result in self.results if result.measures] or self.results
         return 0 if any(result in judged for result in telling) and answered.issuperset(self.required) else 3
+
+
+def exit_code(reports: Iterable[Report], fail_on: FailOn = "error") -> int:
+    """The exit code of several runs: 2 if one is unreadable, else 1, 2 (a rule crashed), 3 or 0, whichever comes first."""
+    read = list(reports)
+    if any(report.failure is not None and report.failure.exit_code == 2 for report in read):
+        return 2
+    codes = {report.exit_code(fail_on) for report in read}
+    return next((code for code in (1, 2, 3) if code in codes), 0)

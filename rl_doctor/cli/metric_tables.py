@@ -1,0 +1,99 @@
+"""Metrics per step as text, JSON, CSV and Parquet. Absent is not NaN: a step at which a metric has no items stays empty."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.analyzer.engine import Analysis
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.json_document import number
+from rl_doctor.report.wording import number as short
+
+
+def to_json(analysis: Analysis) -> str:
+    """``{"steps": [...], "metrics": {name: [...]}, "units": {...}, "missing": {name: columns}}``; NaN is a string."""
+    steps, columns = _grid(analysis.series)
+    document = {
+        "steps": steps.tolist(),
+        "metrics": {name: [number(value) for value in values] for name, values in columns.items()},
+        "units": {name: analysis.series[name].unit for name in columns},
+        "missing": {name: list(lacking) for name, lacking in analysis.missing.items()},
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def to_csv(analysis: Analysis) -> str:
+    """A header, then one row per step; every digit of the values, absent is empty."""
+    steps, columns = _grid(analysis.series)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["step", *columns])
+    for row, step in enumerate(steps.tolist()):
+        writer.writerow([step, *("" if (value := column[row]) is None else repr(value) for column in columns.values())])
+    return buffer.getvalue()
+
+
+def to_parquet(analysis: Analysis) -> bytes:
+    """One row per step: ``step`` int64 and a nullable float64 column per metric."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    steps, columns = _grid(analysis.series)
+    arrays = {"step": pa.array(steps), **{name: pa.array(values, pa.float64()) for name, values in columns.items()}}
+    sink = io.BytesIO()
+    pq.write_table(pa.table(arrays), sink)
+    return sink.getvalue()
+
+
+def to_text(analysis: Analysis, width: int) -> str:
+    """Tables of as many metrics as fit the width, one row per step, and at the end what could not be computed and why."""
+    steps, columns = _grid(analysis.series)
+    cells = {name: [short_cell(value) for value in values] for name, values in columns.items()}
+    first = ["step", *(str(step) for step in steps.tolist())]
+    blocks: list[list[list[str]]] = []
+    room = 0
+    for name, values in cells.items():
+        column = [name, *values]
+        size = max(map(len, column)) + 2
+        if not blocks or size > room:
+            blocks.append([first])
+            room = width - max(map(len, first))
+        blocks[-1].append(column)
+        room -= size
+    parts = ["".join(_lines(block)) for block in blocks]
+    if analysis.missing:
+        longest = max(map(len, analysis.missing))
+        rows = (f"{name:<{longest}}  needs {', '.join(lacking)}\n" for name, lacking in analysis.missing.items())
+        parts.append("Not computed:\n" + "".join(rows))
+    return "\n".join(parts)
+
+
+def short_cell(value: float | None) -> str:
+    """The value with four significant digits; "-" where there is none."""
+    return "-" if value is None else short(value)
+
+
+def _lines(block: list[list[str]]) -> list[str]:
+    sizes = [max(map(len, column)) for column in block]
+    return ["  ".join(cell.rjust(size) for cell, size in zip(row, sizes, strict=True)) + "\n" for row in zip(*block, strict=True)]
+
+
+def _grid(series: Mapping[str, Series]) -> tuple[NDArray[np.int64], dict[str, list[float | None]]]:
+    """All steps, and for each metric its value at each of them; None where it has no items."""
+    filled = {name: item for name, item in series.items() if len(item)}
+    steps = np.unique(np.concatenate([item.steps for item in filled.values()])) if filled else np.empty(0, np.int64)
+    columns: dict[str, list[float | None]] = {}
+    for name, item in filled.items():
+        values: list[float | None] = [None] * len(steps)
+        places = np.searchsorted(steps, item.steps).tolist()
+        for place, value, items in zip(places, item.values.tolist(), item.counts.tolist(), strict=True):
+            values[place] = None if items == 0 and math.isnan(value) else value
+        columns[name] = values
+    return steps, columns

@@ -1,0 +1,86 @@
+"""``rl-doctor metrics``: the recomputed metrics, per step."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from rl_doctor.cli.output import emit, is_terminal, width, writable, write_file
+from rl_doctor.errors import NothingToJudgeError, UsageError
+
+if TYPE_CHECKING:
+    from rl_doctor.analyzer.engine import Analysis
+    from rl_doctor.store.run import Run
+
+NAME: Final = "metrics"
+
+
+class Format(StrEnum):
+    """Formats of the metrics."""
+
+    text = "text"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+
+
+def command(
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder or Parquet file.")] = None,
+    select: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Metrics, or topics such as policy.")] = None,
+    output_format: Annotated[Format, typer.Option(help="What to print.")] = Format.text,
+    output: Annotated[Path | None, typer.Option(metavar="PATH", help="Write to a file instead of standard output.")] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List the metrics; with a RUN, its own as well.")] = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Print the recomputed metrics of a run, per step."""
+    from rl_doctor.analyzer.registry import metrics, metrics_for
+    from rl_doctor.cli.selecting import choose_metrics
+    from rl_doctor.store.run import open_run
+
+    if run is None and not list_all:
+        raise UsageError("metrics: name a RUN, or write --list to see what there is")
+    opened = None if run is None else open_run(run)
+    known = metrics() if opened is None else metrics_for(opened.columns)
+    names = choose_metrics(select, known) if select else list(known)
+    if opened is None or list_all:
+        longest = max((len(name) for name in names), default=0)
+        emit("".join(f"{name:<{longest}}  {known[name].unit:<9}  {known[name].doc}\n" for name in names))
+        return
+    if output is not None:
+        writable(output)
+    if output_format is Format.parquet and output is None and is_terminal(sys.stdout):
+        raise UsageError("metrics: Parquet is no text; add --output PATH or redirect standard output")
+    content = _formatted(_analysis(opened, names), output_format, width(sys.stdout) if output is None else None)
+    if output is not None:
+        write_file(output, content)
+    elif isinstance(content, bytes):
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    else:
+        emit(content)
+
+
+def _analysis(run: Run, names: list[str]) -> Analysis:
+    from rl_doctor.analyzer.engine import analyze
+
+    analysis = analyze(run, names)
+    if not any(len(series) for series in analysis.series.values()):
+        lacking = sorted({column for columns in analysis.missing.values() for column in columns})
+        what = f"; the run has no {', '.join(lacking)}" if lacking else ""
+        raise NothingToJudgeError(f"{run.path}: none of the metrics could be computed{what}")
+    return analysis
+
+
+def _formatted(analysis: Analysis, form: Format, columns: int | None) -> str | bytes:
+    from rl_doctor.cli import metric_tables
+
+    if form is Format.json:
+        return metric_tables.to_json(analysis)
+    if form is Format.csv:
+        return metric_tables.to_csv(analysis)
+    if form is Format.parquet:
+        return metric_tables.to_parquet(analysis)
+    return metric_tables.to_text(analysis, columns or 100)

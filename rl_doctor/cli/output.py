@@ -1,0 +1,104 @@
+"""Writing to the terminal, pipes and files: encodings, widths, colours, and readers that stop reading."""
+
+# ruff: noqa: RUF001 - signs that look like ASCII ones are what the table is about
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Final, NoReturn, TextIO
+
+from rl_doctor.errors import UsageError
+
+PIPE_WIDTH: Final = 100
+_MAX_WIDTH: Final = 120
+_ASCII: Final = str.maketrans({
+    "·": "-", "–": "-", "—": "-", "−": "-", "→": "->", "≤": "<=", "≥": ">=", "×": "x", "…": "...", "“": '"', "”": '"', "‘": "'",
+    "’": "'", "Δ": "d", "²": "^2", "√": "sqrt",
+})  # fmt: skip
+
+
+def emit(text: str) -> None:
+    """Write text to standard output, in the characters that it can take; a reader that stopped reading is no error."""
+    try:
+        sys.stdout.write(encodable(text, sys.stdout.encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence_stdout()
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """The text, with what the encoding cannot hold replaced: common signs by ASCII ones, others by their code."""
+    encoding = encoding or "ascii"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+def silence_stdout() -> None:
+    """Send what is still to be written to nowhere, so that closing a broken pipe at exit raises nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Print one line on standard error and exit."""
+    complain(message)
+    sys.exit(code)
+
+
+def complain(message: str) -> None:
+    """Print one line on standard error."""
+    line = " ".join(message.split())
+    shown = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in line)
+    try:
+        sys.stderr.write(encodable(f"rl-doctor: error: {shown}\n", sys.stderr.encoding))
+        sys.stderr.flush()
+    except BrokenPipeError:
+        return
+
+
+def width(stream: TextIO) -> int:
+    """Columns to fill: those of the terminal up to 120, those of COLUMNS, or 100 in a pipe."""
+    if is_terminal(stream):
+        return max(40, min(shutil.get_terminal_size((PIPE_WIDTH, 24)).columns, _MAX_WIDTH))
+    asked = os.environ.get("COLUMNS", "")
+    return max(40, int(asked)) if asked.isdecimal() else PIPE_WIDTH
+
+
+def colour(stream: TextIO) -> bool:
+    """Whether to colour: only on a terminal that understands it, and never with NO_COLOR set."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person reads the stream."""
+    return not stream.closed and stream.isatty()
+
+
+def writable(path: Path) -> Path:
+    """The path, if a file can be put there; looked at before the work is done, not after it.
+
+    Raises:
+        UsageError: the folder does not exist, or the path is a folder.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path}: cannot write a file there: it is a folder")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{path}: cannot write a file there: the folder does not exist")
+    return path
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file, in UTF-8 if it is text.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        path.write_bytes(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot write: {error.strerror or error}") from error

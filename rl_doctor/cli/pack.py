@@ -1,0 +1,31 @@
+"""``rl-doctor pack``: a run as one Parquet file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from rl_doctor.cli.output import emit, writable
+
+NAME: Final = "pack"
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder or Parquet file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet file to write.")],
+) -> None:
+    """Write a run as one Parquet file, for exchange and CI.
+
+    It has one row per sequence and update pass.
+    """
+    from rl_doctor.report.wording import count, printable
+    from rl_doctor.store.pack import pack
+    from rl_doctor.store.run import open_run
+
+    opened = open_run(run)
+    pack(opened, writable(file))
+    facts = opened.facts
+    size = file.stat().st_size / 1e6
+    emit(f"{printable(str(file))}: {count(facts.sequences, 'sequence')}, {count(facts.tokens, 'token')}, {size:.2f} MB\n")

@@ -1,0 +1,193 @@
+"""The report for people: what is wrong, why it is likely so, what to do, and what could not be looked at."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rl_doctor.report.diagnosis import by_urgency
+from rl_doctor.report.model import Evidence, FailOn, Finding, Report, Result, RunSummary, exit_code
+from rl_doctor.report.wording import count, number, place, printable, steps
+
+_STYLES: Final = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
+_LABEL_WIDTH: Final = 11
+_REASONS: Final = {
+    "length": "too short to judge",
+    "data": "nothing to measure",
+    "config": "does not apply, or unknown",
+    "column": "not recorded",
+}
+
+
+def render(reports: Sequence[Report], fail_on: FailOn = "error", *, width: int = 100, colour: bool = False) -> str:
+    """The reports as text.
+
+    Args:
+        reports: reports in the order to print; one with a failure prints nothing but its place in the count.
+        fail_on: severity from which findings fail the check, for the exit code in the last line.
+        width: columns to fill.
+        colour: whether to write ANSI colours.
+    """
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        legacy_windows=False,
+    )
+    with console.capture() as captured:
+        for report in reports:
+            if report.failure is None:
+                _report(console, report, fail_on)
+        if len(reports) > 1:
+            unread = sum(report.failure is not None for report in reports)
+            lost = f", {unread} could not be judged" if unread else ""
+            console.print(Text(f"{count(len(reports), 'run')}{lost}; exit {exit_code(reports, fail_on)}", "bold"))
+    return "\n".join(line.rstrip() for line in captured.get().split("\n"))
+
+
+def _report(console: Console, report: Report, fail_on: FailOn) -> None:
+    _headline(console, report)
+    for finding in by_urgency(report.findings):
+        console.print()
+        _finding(console, finding)
+    for result in report.results:
+        if result.outcome == "crashed":
+            console.print()
+            _crash(console, result)
+    if reading := _reading(report.run):
+        console.print()
+        _rows(console, reading)
+    if skipped := _skipped(report.results):
+        console.print()
+        console.print(Text("Not judged, and what would enable it", "bold"))
+        _rows(console, skipped)
+    console.print()
+    if (code := report.exit_code(fail_on)) == 3:
+        console.print(Text(_why_not_judged(report), "bold yellow"))
+    console.print(Text(f"{_counts(report)}; exit {code}", "bold"))
+    console.print()
+
+
+def _headline(console: Console, report: Report) -> None:
+    run = report.run
+    ran = sum(result.outcome != "skipped" for result in report.results)
+    console.print(Text(printable(run.path), "bold"))
+    known = [
+        " ".join(part for part in (run.trainer, run.trainer_version) if part) or "trainer unknown",
+        run.algorithm or "algorithm unknown",
+        steps(run.first_step, run.last_step),
+        count(run.tokens, "token"),
+        f"{count(ran, 'rule')} run, {len(report.results) - ran} skipped",
+    ]
+    console.print(Text(printable(" · ".join(known))))
+    if not report.findings and report.exit_code() == 0:
+        console.print(Text("No findings.", "green"))
+
+
+def _finding(console: Console, finding: Finding) -> None:
+    head = Text()
+    head.append(finding.severity.upper().ljust(_LABEL_WIDTH - 1), _STYLES[finding.severity])
+    head.append(f" {finding.code} {finding.name}", "bold")
+    console.print(head)
+    rows = [("", printable(finding.message))]
+    rows += _labelled("evidence", (_evidence(item) for item in finding.evidence))
+    rows += _labelled("likely", [finding.cause])
+    rows += _labelled("ruled out", finding.ruled_out)
+    rows += _labelled("not checked", finding.unchecked)
+    several = len(finding.advice) > 1
+    rows += _labelled("next", (f"{n}. {item}" if several else item for n, item in enumerate(finding.advice, 1)))
+    rows.append(("see", f"rl-doctor explain {finding.code}"))
+    _rows(console, rows)
+
+
+def _evidence(item: Evidence) -> str:
+    parts = [f"{item.metric} {number(item.value, item.unit)}"]
+    if item.baseline is not None:
+        parts.append(f"baseline {number(item.baseline, item.unit)}")
+    if item.limit is not None:
+        parts.append(f"limit {number(item.limit, item.unit)}")
+    if item.n is not None:
+        parts.append(f"n {number(item.n)}")
+    if item.first_step is not None:
+        parts.append(steps(item.first_step, item.last_step))
+    if item.where:
+        parts.append(place(item.where))
+    return ", ".join(parts)
+
+
+def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
+    return [(label if index == 0 else "", printable(line)) for index, line in enumerate(lines)]
+
+
+def _rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(min_width=_LABEL_WIDTH, max_width=34, overflow="fold", style="dim")
+    grid.add_column(overflow="fold")
+    for label, body in rows:
+        grid.add_row(Text(f"  {label}" if label else ""), Text(body))
+    console.print(grid)
+
+
+def _crash(console: Console, result: Result) -> None:
+    head = Text("CRASHED    ", "bold magenta")
+    head.append(f"{result.code} {result.name}", "bold")
+    console.print(head)
+    rows = _labelled("", [f"{result.reason}: {result.detail}", "This is a bug of rl-doctor, not of the run: please report it."])
+    _rows(console, rows)
+
+
+def _reading(run: RunSummary) -> list[tuple[str, str]]:
+    """What was left out of the reading, and what was read under another name."""
+    return [
+        *_labelled("skipped parts", run.skipped_parts),
+        *_labelled("unknown columns", [", ".join(run.unknown_columns)] if run.unknown_columns else []),
+        *_labelled("renamed columns", [", ".join(run.renamed_columns)] if run.renamed_columns else []),
+        *_labelled("notes", run.notes),
+    ]
+
+
+def _skipped(results: Iterable[Result]) -> list[tuple[str, str]]:
+    """One row for each set of missing columns, then one for each other reason."""
+    groups: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
+    for result in results:
+        if result.outcome != "skipped":
+            continue
+        rule = f"{result.code} {result.name}"
+        if result.missing:
+            groups.setdefault(" + ".join(result.missing), []).append(rule)
+        else:
+            reason = _REASONS.get(result.reason, result.reason)
+            reasons.setdefault(reason, []).append(f"{rule} ({result.detail})" if result.detail else rule)
+    rows = [(printable(label), ", ".join(rules)) for label, rules in sorted(groups.items(), key=lambda item: -len(item[1]))]
+    for reason, lines in reasons.items():
+        rows += _labelled(reason, lines)
+    return rows
+
+
+def _why_not_judged(report: Report) -> str:
+    answered = {key for result in report.results if result.outcome in {"passed", "found"} for key in (result.code, result.name)}
+    unanswered = [key for key in report.required if key not in answered]
+    if unanswered:
+        return f"Required, but not judged: {', '.join(unanswered)}."
+    return "Nothing could be judged: no rule had what it needs."
+
+
+def _counts(report: Report) -> str:
+    severities = Counter(finding.severity for finding in report.findings)
+    outcomes = Counter(result.outcome for result in report.results)
+    found = ", ".join(
+        [count(severities["error"], "error"), count(severities["warning"], "warning"), f"{severities['info']} info"]
+    )
+    crashed = f", {outcomes['crashed']} crashed" if outcomes["crashed"] else ""
+    return f"{found}; {outcomes['passed']} passed, {outcomes['skipped']} skipped{crashed}"

@@ -1,0 +1,43 @@
+"""How numbers, steps and foreign strings are written, the same in every output for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def number(value: float, unit: str = "1") -> str:
+    """The value with four significant digits and its unit; ``1`` is the unit of plain ratios and is not written."""
+    suffix = "" if unit in {"", "1"} else f" {unit}"
+    if math.isnan(value):
+        return f"NaN{suffix}"
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}inf{suffix}"
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}{suffix}"
+    return f"{value:,.4g}{suffix}" if abs(value) < 1e4 else f"{value:.4g}{suffix}"
+
+
+def steps(first: int | None, last: int | None) -> str:
+    """The span of steps: "steps 3-9", "step 3", or "no steps"."""
+    if first is None or last is None:
+        return "no steps" if first is None and last is None else f"step {first if last is None else last}"
+    return f"step {first}" if first == last else f"steps {first}-{last}"
+
+
+def count(items: int, singular: str) -> str:
+    """The number of items with their noun, in the plural unless there is one."""
+    return f"{items:,} {singular}" if items == 1 else f"{items:,} {singular}s"
+
+
+def place(where: Mapping[str, Any] | None) -> str:
+    """Where a value concentrates: "rank 1, component format"."""
+    return ", ".join(f"{key} {number(value) if isinstance(value, float) else value}" for key, value in (where or {}).items())
+
+
+def printable(text: str) -> str:
+    """The text with every control character, lone surrogate and the like escaped: a file's name must not steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text)
