@@ -37,6 +37,11 @@ class Weights:
         """The version after adding to the learned parts."""
         return Weights(self.base, self.transition + transition, self.bias + bias, self.ending)
 
+    def distorted(self, sharpening: float, lengthening: float) -> Weights:
+        """The version with all other logits multiplied by 1 + sharpening, and that of the end lowered by lengthening."""
+        grown = 1.0 + sharpening
+        return Weights(self.base * grown, self.transition * grown, self.bias * grown, self.ending - lengthening)
+
     def table(self) -> Floats:
         """Logits ``[prompt_kinds, V, V]`` without the part that depends on the position."""
         table: Floats = self.base + self.transition + self.bias[:, None, :]

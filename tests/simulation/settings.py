@@ -32,11 +32,15 @@ class Settings:
         aborted: share of responses cut off by the engine.
         correction: truncated importance weights are recorded and used.
         tools: responses may call a tool, whose output is observed and not trained on.
-        reward: "mixed" (0/1 success and format), "dense" (share of good tokens) or "sparse" (0/1 success, rare at the start).
+        reward: "mixed" (0/1 success and format), "dense" (share of good tokens), "sparse" (0/1 success) or "none" (always 0).
         difficulty: shifts the number of good tokens needed for success.
         step_size: of the gradient ascent, in logits per unit of gradient; ``learning_rate`` is only what is logged.
         sharpness: standard deviation of the initial logits.
         curriculum: data sources in the order in which they come in; empty for one unnamed source.
+        old_lag: a fault: old_logprob is that of the weights of so many steps before.
+        frozen_engine: a fault: the engine never gets new weights.
+        sharpening: a fault: from the middle on every step multiplies the logits by 1 + sharpening.
+        lengthening: a fault: from the middle on every step lowers the logit of the end token by this.
     """
 
     seed: int
@@ -74,6 +78,10 @@ class Settings:
     max_length: int = 40
     max_grad_norm: float = 1.0
     curriculum: tuple[str, ...] = ()
+    old_lag: int = 0
+    frozen_engine: bool = False
+    sharpening: float = 0.0
+    lengthening: float = 0.0
 
     @property
     def trained_at(self) -> float:

@@ -39,6 +39,8 @@ def rewards(settings: Settings, task: Task, kind: Ints, responses: Responses) ->
     if settings.reward == "dense":
         return {"share": share}
     success = (share >= task.needed[kind]).astype(np.float64)
+    if settings.reward == "none":
+        return {"success": np.zeros(len(kind))}
     if settings.reward == "sparse":
         return {"success": success}
     return {"success": success, "format": 0.2 * (responses.finish == "stop")}
@@ -76,7 +78,7 @@ class Tokens:
     weight: Floats
 
 
-def log_ratio(settings: Settings, tokens: Tokens, new: Floats, old: Floats) -> Floats:
+def _log_ratio(settings: Settings, tokens: Tokens, new: Floats, old: Floats) -> Floats:
     """Log-ratio per token; for GSPO (arXiv:2507.18071) the mean over the response."""
     difference = new - old
     if settings.algorithm != "gspo":
@@ -95,7 +97,7 @@ def update(
     Returns:
         The next weights, and the gradient norm before clipping.
     """
-    ratio = np.exp(log_ratio(settings, tokens, current.logprob, old))
+    ratio = np.exp(_log_ratio(settings, tokens, current.logprob, old))
     outside = np.where(tokens.advantage > 0, ratio > 1.0 + settings.clip_high, ratio < 1.0 - settings.clip_low)
     gain = np.where(outside, 0.0, tokens.advantage * ratio * tokens.weight)
     gain -= settings.kl_coef * (1.0 - np.exp(reference - current.logprob))

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.schema import REWARD_COMPONENT_PREFIX, ROLES, RunConfig, RunInfo
-from rl_doctor.store.metric_log import MetricLog
+from tests.simulation.logs import relogged
 from tests.simulation.policy import Floats, Ints, Law, Weights, as_bfloat16, first_weights, law
 from tests.simulation.run import SimulatedRun, is_token
 from tests.simulation.sampling import Responses, sample
 from tests.simulation.settings import BEGIN, END, PAD, VOCABULARY, Settings
-from tests.simulation.training import Tokens, advantages, log_ratio, make_task, rewards, update
+from tests.simulation.training import Tokens, advantages, make_task, rewards, update
 
 _DTYPES = {"token_id": np.int32, "turn": np.int32, "response_mask": np.bool_, "role": np.int8, "token_version": np.int64}
 _INT32 = ("epoch", "minibatch", "microbatch", "prompt_length", "response_length", "stored_length", "prompt_loss_tokens", "turns")
@@ -32,27 +32,28 @@ class _Trainer:
         self.weights = self.reference = first_weights(settings, self.rng)
         self.task = make_task(settings, self.rng)
         self.engine: deque[Floats] = deque(maxlen=max(settings.lag, 1 if settings.partial else 0) + 1)
+        self.past: deque[Weights] = deque(maxlen=settings.old_lag + 1)
         self.parts: list[dict[str, NDArray[Any]]] = []
         self.lengths: list[Ints] = []
-        self.logged: list[tuple[int, str, float]] = []
         self.updates = 0
 
     def run(self) -> SimulatedRun:
         for step in range(self.settings.steps):
             self._generation(step)
+            if 2 * step >= self.settings.steps:
+                self.weights = self.weights.distorted(self.settings.sharpening, self.settings.lengthening)
         arrays = {name: np.concatenate([part[name] for part in self.parts]) for name in self.parts[0]}
         lengths = np.concatenate(self.lengths)
         arrays["sequence"] = np.arange(len(lengths))
         splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        steps, names, values = zip(*self.logged, strict=True)
-        train = np.full(len(steps), "train", object)
-        log = MetricLog(np.array(steps, np.int64), np.array(names, object), np.array(values, np.float64), train)
-        return SimulatedRun(describe(self.settings), arrays, splits, log)
+        return relogged(SimulatedRun(describe(self.settings), arrays, splits))
 
     def _generation(self, step: int) -> None:
         s, rng = self.settings, self.rng
         noise = s.engine_noise * rng.standard_normal(self.weights.base.shape)
-        self.engine.appendleft(self.weights.table() + noise)
+        served = self.reference if s.frozen_engine else self.weights
+        self.engine.appendleft(served.table() + noise)
+        self.past.appendleft(self.weights)
         kind, source = self._prompts(step)
         kind = np.repeat(kind, s.group_size)
         lag = np.minimum(rng.integers(0, s.lag + 1, len(kind)), len(self.engine) - 1)
@@ -113,7 +114,7 @@ class _Trainer:
     def _train(self, step: int, rows: dict[str, NDArray[Any]], responses: Responses, tokens: Tokens) -> None:
         s = self.settings
         n = len(rows["uid"])
-        old = self._pass(self.weights, tokens)
+        old = self._pass(self.past[-1], tokens)
         reference = self._pass(self.reference, tokens).logprob
         reported = responses.logprob[responses.stored]
         weight = np.ones(len(reported))
@@ -130,7 +131,6 @@ class _Trainer:
         if s.correction:
             per_token["is_weight"] = weight
         splits = np.concatenate([[0], np.cumsum(responses.stored.sum(1))])
-        stats: list[dict[str, float]] = []
         for epoch in range(s.epochs):
             for minibatch, chosen in enumerate(np.array_split(self.rng.permutation(n), s.minibatches)):
                 index = np.concatenate([np.arange(splits[i], splits[i + 1]) for i in chosen])
@@ -139,7 +139,7 @@ class _Trainer:
                     tokens.token[index], tokens.kind[index], tokens.previous[index], tokens.position[index],
                     np.repeat(np.arange(len(chosen)), lengths), tokens.mask[index], tokens.advantage[index], weight[index],
                 )  # fmt: skip
-                fresh = epoch == 0 and minibatch == 0 and not s.trainer_noise
+                fresh = epoch == 0 and minibatch == 0 and not s.trainer_noise and not s.old_lag
                 current = self._pass(self.weights, part)
                 if fresh:
                     current = Law(old.logprob[index], current.entropy, current.probabilities)
@@ -150,12 +150,7 @@ class _Trainer:
                 place: dict[str, Any] = {"step": number, "epoch": epoch, "minibatch": minibatch, "microbatch": 0}
                 place |= {"grad_norm": norm, "learning_rate": s.learning_rate * rate}
                 self._record(place, rows, per_token, chosen, index, extra, lengths)
-                stats.append(_update_metrics(s, part, current, old.logprob[index], reference[index], norm))
                 self.updates += 1
-                if s.count_updates:
-                    self._log(number, rows, tokens, old, stats[-1:], rate)
-        if not s.count_updates:
-            self._log(step, rows, tokens, old, stats, s.rate(step))
 
     def _record(
         self, place: dict[str, Any], rows: dict[str, Any], per_token: dict[str, Any], chosen: Ints, index: Ints,
@@ -166,20 +161,6 @@ class _Trainer:
         part |= {name: values[index] for name, values in per_token.items()} | extra
         self.parts.append({name: _typed(name, values) for name, values in part.items()})
         self.lengths.append(lengths)
-
-    def _log(self, step: int, rows: dict[str, Any], tokens: Tokens, old: Law, stats: list[dict[str, float]], rate: float) -> None:
-        reward, length = rows["reward"], rows["response_length"]
-        kept = tokens.advantage[tokens.mask].astype(np.float32).astype(np.float64)
-        values = {
-            "critic/score/mean": reward.mean(), "critic/score/max": reward.max(), "critic/score/min": reward.min(),
-            "critic/rewards/mean": reward.mean(), "critic/rewards/max": reward.max(), "critic/rewards/min": reward.min(),
-            "critic/advantages/mean": kept.mean(), "critic/advantages/max": kept.max(), "critic/advantages/min": kept.min(),
-            "response_length/mean": length.mean(), "response_length/max": length.max(), "response_length/min": length.min(),
-            "response_length/clip_ratio": (length == self.settings.max_length).mean(),
-            "actor/entropy": old.entropy[tokens.mask].mean(), "actor/lr": self.settings.learning_rate * rate,
-        }  # fmt: skip
-        values |= {name: float(np.mean([entry[name] for entry in stats])) for name in stats[0]}
-        self.logged += [(step, name, float(value)) for name, value in values.items()]
 
 
 def _flat(responses: Responses, kind: Ints, advantage: Floats) -> Tokens:
@@ -199,23 +180,6 @@ def _typed(name: str, values: NDArray[Any]) -> NDArray[Any]:
     if name in _INT32:
         return values.astype(np.int32)
     return values.astype(np.float32) if is_token(name) else values
-
-
-def _update_metrics(
-    settings: Settings, tokens: Tokens, current: Law, old: Floats, reference: Floats, norm: float
-) -> dict[str, float]:
-    """What the trainer logs of one mini-batch: a masked mean of each."""
-    m = tokens.mask
-    ratio = np.exp(log_ratio(settings, tokens, current.logprob, old))
-    clipped = np.clip(ratio, 1.0 - settings.clip_low, 1.0 + settings.clip_high)
-    first, second = -tokens.advantage * ratio, -tokens.advantage * clipped
-    ahead = reference - current.logprob
-    return {
-        "actor/ppo_kl": float((old - current.logprob)[m].mean()),
-        "actor/pg_clipfrac": float((second > first)[m].mean()),
-        "actor/kl_loss": float(np.clip(np.expm1(ahead) - ahead, -10.0, 10.0)[m].mean()),
-        "actor/grad_norm": norm,
-    }
 
 
 def describe(settings: Settings) -> RunInfo:
