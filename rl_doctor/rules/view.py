@@ -21,6 +21,7 @@ class View:
         missing: for each metric that could not, the columns or ``config.`` fields it lacks.
         facts: what reading the store brought to light.
         comparisons: logged against recomputed metrics.
+        uncompared: why there are none, or "".
     """
 
     info: RunInfo
@@ -28,6 +29,7 @@ class View:
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     facts: StoreFacts = StoreFacts()
     comparisons: tuple[Comparison, ...] = ()
+    uncompared: str = ""
 
     @property
     def config(self) -> RunConfig:

@@ -1,0 +1,207 @@
+"""Averages in stages: sums per micro-batch over the ranks first, then one entry per micro-batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.analyzer.derive import Floats
+from rl_doctor.analyzer.dialects.registry import TOLERANCE, UNKNOWN, Entries, entry
+from rl_doctor.analyzer.registry import Reduction
+from rl_doctor.analyzer.states import Keyed, Sum, Sums
+from rl_doctor.store.batch import Batch
+
+MICROBATCH: tuple[str, ...] = ("rollout_step", "epoch", "minibatch", "microbatch")
+"""Columns that tell the micro-batches of a step apart, the same on every rank."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """What each sequence adds to a micro-batch's average.
+
+    Attributes:
+        numerators: float64 ``[n_sequences]``.
+        magnitudes: float64 ``[n_sequences]``, the sum of absolute terms behind each numerator, for the tolerance.
+        weights: int64 ``[n_sequences]``, what each adds to the denominator.
+        slack: float64 ``[n_sequences]``, what may flip at a threshold, in units of the numerator.
+    """
+
+    numerators: Floats
+    magnitudes: Floats
+    weights: NDArray[np.int64]
+    slack: Floats | None = None
+
+
+def _complete(sums: Collection[Sums], rows: Collection[int], expected_rows: int | None) -> bool:
+    """Whether the micro-batches of a step are all there, each with all its rows.
+
+    Args:
+        sums: of each micro-batch (and rank); the last part sums grad_accumulation, the number of micro-batches, over rows.
+        rows: number of rows of each micro-batch over all ranks.
+        expected_rows: what that number should be, if known.
+    """
+    if expected_rows is not None and any(number != expected_rows for number in rows):
+        return False
+    accumulation = sum((item.parts[-1] for item in sums), Sum())
+    return accumulation.total == 0 or accumulation.mean == len(rows)
+
+
+def keyed_rows(batch: Batch, columns: Iterable[str]) -> Iterator[tuple[tuple[int, ...], NDArray[np.intp]]]:
+    """Each combination of values of ``columns`` (0 where the run lacks one) with the rows that carry it."""
+    if not batch.n_sequences:
+        return
+    zeros = np.zeros(batch.n_sequences, np.int64)
+    values = [batch.columns[name].astype(np.int64) if name in batch.columns else zeros for name in columns]
+    keys, inverse = np.unique(np.stack(values, axis=1), axis=0, return_inverse=True)
+    for index, key in enumerate(keys.tolist()):
+        yield tuple(key), np.flatnonzero(inverse.reshape(-1) == index)
+
+
+def sums_by(
+    *shares: Callable[[Batch], Shares], needs: tuple[str, ...], optional: tuple[str, ...] = (), per_rank: bool = False
+) -> Reduction:
+    """A token reduction: per micro-batch (and rank) the sums of each of ``shares``, whose averages are added up.
+
+    The ``Sums`` hold numerators, magnitudes and slack of each, and last grad_accumulation over the rows.
+    """
+    columns = ("rank", *MICROBATCH) if per_rank else MICROBATCH
+
+    def partial(batch: Batch) -> Keyed:
+        parts = [share(batch) for share in shares]
+        accumulation = batch.get("grad_accumulation")
+        accumulation = np.zeros(batch.n_sequences) if accumulation is None else np.maximum(accumulation, 0)
+        groups = {}
+        for key, rows in keyed_rows(batch, columns):
+            sums = []
+            for part in parts:
+                weight = int(part.weights[rows].sum())
+                sums += [Sum.of(part.numerators[rows], weight), Sum.of(part.magnitudes[rows], weight)]
+                sums.append(Sum() if part.slack is None else Sum.of(part.slack[rows], weight))
+            groups[key] = Sums((*sums, Sum.of(accumulation[rows].astype(np.float64))))
+        return Keyed(groups)
+
+    return Reduction(partial, Keyed({}), ("microbatch", *needs), (*columns, "grad_accumulation", *optional), "token")
+
+
+def _averages(sums: Sums) -> tuple[float, float]:
+    """The averages of a micro-batch added up, and what rounding can change; each weight is at least 1."""
+    value = tolerance = 0.0
+    for numerator, magnitude, slack in zip(sums.parts[:-1:3], sums.parts[1:-1:3], sums.parts[2:-1:3], strict=True):
+        weight = max(numerator.count, 1)
+        value += numerator.value / weight
+        tolerance += (TOLERANCE * magnitude.value + slack.value) / weight
+    return value, tolerance
+
+
+def means(expected_rows: int | None) -> Callable[[Keyed], Entries]:
+    """One entry per micro-batch, its average over all ranks."""
+
+    def entries(state: Keyed) -> Entries:
+        if not _complete(state.groups.values(), [sums.parts[-1].count for sums in state.groups.values()], expected_rows):
+            return UNKNOWN
+        return sum((entry(*_averages(sums)) for sums in state.groups.values()), Entries())
+
+    return entries
+
+
+def sums_over_ranks(expected_rows: int | None, ranks: int) -> Callable[[Keyed], Entries]:
+    """One entry per step: the sum over micro-batches of each rank's average, averaged over ranks; keys start with the rank."""
+
+    def entries(state: Keyed) -> Entries:
+        rows: dict[tuple[int, ...], int] = {}
+        value = tolerance = 0.0
+        for key, sums in state.groups.items():
+            rows[key[1:]] = rows.get(key[1:], 0) + sums.parts[-1].count
+            average, rounding = _averages(sums)
+            value, tolerance = value + average, tolerance + rounding
+        if not _complete(state.groups.values(), rows.values(), expected_rows):
+            return UNKNOWN
+        return entry(value / ranks, tolerance / ranks)
+
+    return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Extremes over the sequences of a micro-batch, as they are and with the slack at a threshold; NaN is left out."""
+
+    low: float = math.inf
+    high: float = -math.inf
+    lowest: float = math.inf
+    highest: float = -math.inf
+    rows: int = 0
+
+    @classmethod
+    def of(cls, values: Floats, slack: Floats) -> Range:
+        """The range of ``values`` ``[n]``, each uncertain by ``slack`` ``[n]``."""
+        kept = ~np.isnan(values)
+        if not kept.any():
+            return cls(rows=len(values))
+        value, wide = values[kept], slack[kept]
+        return cls(float(value.min()), float(value.max()), float((value - wide).min()), float((value + wide).max()), len(values))
+
+    def __add__(self, other: Range, /) -> Range:
+        return Range(
+            min(self.low, other.low),
+            max(self.high, other.high),
+            min(self.lowest, other.lowest),
+            max(self.highest, other.highest),
+            self.rows + other.rows,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """One ``Range`` per micro-batch."""
+
+    groups: Mapping[tuple[int, ...], Range]
+
+    @property
+    def count(self) -> int:
+        """Number of sequences."""
+        return sum(item.rows for item in self.groups.values())
+
+    def __add__(self, other: Ranges, /) -> Ranges:
+        merged = dict(self.groups)
+        for key, item in other.groups.items():
+            merged[key] = merged[key] + item if key in merged else item
+        return Ranges(merged)
+
+
+def ranges_by(
+    values: Callable[[Batch], tuple[Floats, Floats]], *, needs: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> Reduction:
+    """A token reduction: the range over sequences, per micro-batch, of (value, slack), each ``[n_sequences]``."""
+
+    def partial(batch: Batch) -> Ranges:
+        value, slack = values(batch)
+        return Ranges({key: Range.of(value[rows], slack[rows]) for key, rows in keyed_rows(batch, MICROBATCH)})
+
+    return Reduction(partial, Ranges({}), ("microbatch", *needs), (*MICROBATCH, *optional), "token")
+
+
+def smallest(expected_rows: int | None) -> Callable[[Ranges], Entries]:
+    """One entry per micro-batch: the smallest value of a sequence."""
+    return _extreme(expected_rows, lambda item: (item.low, item.low - item.lowest))
+
+
+def largest(expected_rows: int | None) -> Callable[[Ranges], Entries]:
+    """One entry per micro-batch: the largest value of a sequence."""
+    return _extreme(expected_rows, lambda item: (item.high, item.highest - item.high))
+
+
+def _extreme(expected_rows: int | None, pick: Callable[[Range], tuple[float, float]]) -> Callable[[Ranges], Entries]:
+    def entries(state: Ranges) -> Entries:
+        if expected_rows is not None and any(item.rows != expected_rows for item in state.groups.values()):
+            return UNKNOWN
+        total = Entries()
+        for item in state.groups.values():
+            value, slack = pick(item)
+            total += entry(value, slack + TOLERANCE * abs(value)) if math.isfinite(value) else Entries()
+        return total
+
+    return entries

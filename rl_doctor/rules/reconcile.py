@@ -1,0 +1,87 @@
+"""The trainer's own numbers against the recomputed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rl_doctor.report.model import Evidence, Hit
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.view import View
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rl_doctor.analyzer.reconcile import Comparison
+
+
+@rule(
+    "RLD801",
+    "logged-metric-mismatch",
+    severity="error",
+    limits={"relative": 1e-3, "min_steps": 3, "share": 0.5, "share_warning": 0.1, "spread": 0.01},
+    cause="The code that computes the logged number does something else than its definition says: another mask, another "
+    "normaliser, an average in the wrong stages, a wrong sign, or a value from another step.",
+    advice=(
+        "Compare the trainer's function with the definition on the page of the metric, on one recorded micro-batch.",
+        "A constant ratio is a normaliser (ranks, micro-batches, padded width) or a unit; a ratio of -1 a sign.",
+        "Until it is found, read the recomputed series, not the trainer's.",
+    ),
+    avoids=(
+        "Rounding in the trainer's float32 sums or in the log: each step has its own tolerance.",
+        "Rows that a trainer logs only in some steps, and windows that were not recorded completely: they are not compared.",
+        "Names that the trainer does not define, trainers and versions whose definitions are not known.",
+        "A few odd steps, such as those around a resume.",
+    ),
+    source="the trainer's own source; every definition is checked against its functions on the same tensors",
+)
+def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """A number that the trainer logged differs from the same number recomputed from the recorded tokens.
+
+    Each key that the trainer logs is recomputed in the same stages as the trainer computes it: the same mask, the same
+    estimator, token-weighted or not, averaged over the same micro-batches, ranks and logging window. A step differs if the
+    difference exceeds both what rounding explains and ``relative`` of the larger of the two numbers. It is an error if at
+    least ``share`` of the compared steps differ, and at least ``min_steps`` of them (or all, where fewer could be compared);
+    a warning from ``share_warning``. A ratio counts as constant if its middle half lies within ``spread`` of its median.
+    """
+    if not view.comparisons:
+        yield Skip("data", view.uncompared or "no logged metric could be recomputed")
+        return
+    for item in view.comparisons:
+        hit = _judge(item, limits)
+        if hit is not None:
+            yield hit
+
+
+def _judge(item: Comparison, limits: Limits) -> Hit | None:
+    difference = np.abs(item.logged - item.recomputed)
+    size = np.maximum(np.abs(item.logged), np.abs(item.recomputed))
+    wrong = (difference > item.tolerance) & (difference > limits["relative"] * size)
+    number, compared = int(wrong.sum()), len(item.steps)
+    if number < min(limits["min_steps"], compared) or number < limits["share_warning"] * compared or not number:
+        return None
+    steps, logged, recomputed = item.steps[wrong], item.logged[wrong], item.recomputed[wrong]
+    worst = int(np.argmax(difference[wrong] / np.maximum(item.tolerance[wrong], np.finfo(np.float64).tiny)))
+    ratio = _constant_ratio(logged, recomputed, limits["spread"])
+    told = f"; logged / recomputed is {ratio:.4g} throughout" if ratio is not None else ""
+    message = (
+        f"{item.name} differs from its recomputation in {number} of {compared} steps, e.g. {logged[worst]:.6g} logged against "
+        f"{recomputed[worst]:.6g} at step {int(steps[worst])}{told}"
+    )
+    evidence = Evidence(
+        item.metric or item.name, int(steps[0]), int(steps[-1]), float(logged[worst]), float(recomputed[worst]),
+        float(item.tolerance[wrong][worst]), item.unit, number, {"logged_name": item.name},
+    )  # fmt: skip
+    return Hit(message, "error" if number >= limits["share"] * compared else "warning", (evidence,))
+
+
+def _constant_ratio(logged: NDArray[np.float64], recomputed: NDArray[np.float64], spread: float) -> float | None:
+    """Logged over recomputed where that is the same at every step; None where it varies, or for a single step."""
+    kept = recomputed != 0
+    if kept.sum() < 2 or not kept.all():
+        return None
+    ratios = logged[kept] / recomputed[kept]
+    low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+    return float(middle) if high - low <= 2 * spread * abs(middle) else None
