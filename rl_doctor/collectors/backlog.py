@@ -1,0 +1,134 @@
+"""What the trainer has logged and the writer thread has not yet taken: bounded in bytes, dropping whole steps."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One call of ``log_batch``: snapshots of its columns."""
+
+    step: int
+    columns: dict[str, Any]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One call of ``log_metrics``."""
+
+    step: int
+    time: float
+    values: dict[str, Any]
+    split: str
+    source: str
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """This rank has logged all of the step."""
+
+    step: int
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepDropped:
+    """The step did not fit: what the writer holds of it goes too."""
+
+    step: int
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobDtype:
+    """Type of the trainer's log-probabilities, known once the first of them were logged."""
+
+    dtype: str
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Everything before this is to be on disk when ``done`` is set."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Nothing comes after this."""
+
+    nbytes: int = 0
+
+
+Message = Rollout | Logged | StepEnd | StepDropped | LogprobDtype | Flush | Stop
+
+
+class Backlog:
+    """A queue from the trainer to the writer thread.
+
+    Args:
+        limit: bytes of snapshots that it holds at most; a single larger one is taken when it is empty.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._nbytes = 0
+        self._messages: deque[Message] = deque()
+        self._changed = threading.Condition()
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether a message of that size can be put now."""
+        with self._changed:
+            return self._nbytes == 0 or self._nbytes + nbytes <= self._limit
+
+    def wait_until_fits(self, nbytes: int, alive: Callable[[], bool]) -> None:
+        """Wait for room, as long as ``alive()``."""
+        while alive() and not self.fits(nbytes):
+            with self._changed:
+                self._changed.wait(_POLL_SECONDS)
+
+    def put(self, message: Message) -> None:
+        """Append a message."""
+        with self._changed:
+            self._messages.append(message)
+            self._nbytes += message.nbytes
+            self._changed.notify_all()
+
+    def drop(self, step: int) -> None:
+        """Forget the step's rollouts, and tell the writer to."""
+        with self._changed:
+            kept = [m for m in self._messages if not (isinstance(m, Rollout) and m.step == step)]
+            self._messages = deque((*kept, StepDropped(step)))
+            self._nbytes = sum(message.nbytes for message in kept)
+            self._changed.notify_all()
+
+    def get(self, timeout: float | None) -> Message | None:
+        """Take the next message; None when ``timeout`` seconds have passed without one."""
+        with self._changed:
+            if not self._messages and not self._changed.wait_for(lambda: bool(self._messages), timeout):
+                return None
+            message = self._messages.popleft()
+            self._nbytes -= message.nbytes
+            self._changed.notify_all()
+            return message
+
+    def clear(self) -> None:
+        """Forget everything; whoever waits for a flush stops waiting."""
+        with self._changed:
+            for message in self._messages:
+                if isinstance(message, Flush):
+                    message.done.set()
+            self._messages.clear()
+            self._nbytes = 0
+            self._changed.notify_all()

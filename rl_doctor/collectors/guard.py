@@ -1,0 +1,61 @@
+"""Keeps every failure of recording away from the training: the first one is logged in one line and ends the recording."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger("rl_doctor")
+
+
+class Guard:
+    """Catches what recording raises, logs the first failure, and remembers that recording has ended.
+
+    Attributes:
+        path: the run, as named in the log.
+        reason: the first failure in one line, or None while all is well.
+        failed: set from the first failure on.
+        on_failure: called once, after the first failure was logged; what it raises is dropped, for it has been said already
+            that recording has ended.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.reason: str | None = None
+        self.failed = threading.Event()
+        self.on_failure: Callable[[], None] | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def __call__(self, doing: str) -> Iterator[None]:
+        """Run a block; an exception in it ends the recording and goes no further.
+
+        Args:
+            doing: what the block does, for the log ("write a part").
+        """
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a defect of the recorder must not become one of the training
+            self.fail(f"could not {doing}: {one_line(error)}")
+
+    def fail(self, reason: str) -> None:
+        """End the recording for that reason; only the first call does anything."""
+        with self._lock:
+            if self.reason is not None:
+                return
+            self.reason = reason
+        logger.error("rl-doctor stopped recording %s (training goes on): %s", self.path, reason)
+        self.failed.set()
+        if self.on_failure is not None:
+            try:
+                self.on_failure()
+            except Exception as error:  # noqa: BLE001 - the disk may be the very thing that failed
+                logger.debug("rl-doctor could not mark %s as detached: %s", self.path, error)
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line: its message, or its type where the message is empty."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -1,0 +1,281 @@
+"""Record a training run by hand, and what every trainer's adapter uses."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rl_doctor.collectors.backlog import Backlog, Flush, Logged, LogprobDtype, Rollout, StepEnd, Stop
+from rl_doctor.collectors.guard import Guard
+from rl_doctor.collectors.snapshot import dtype_of, size_of, snapshot
+from rl_doctor.collectors.worker import Worker
+from rl_doctor.schema import REWARD_COMPONENT_PREFIX, RunInfo
+from rl_doctor.store.info import info_from_json
+from rl_doctor.store.writer import RunWriter
+
+QUEUE_BYTES: Final = 1 << 30
+_POLL_SECONDS: Final = 0.1
+_CLOSE_SECONDS: Final = 60.0
+
+
+class Recorder:
+    """Records a training run into a run folder, from a thread of its own.
+
+    Nothing here raises into the training and nothing makes it wait, except ``flush``, ``close`` and ``blocking=True``: the first
+    failure is logged in one line, marks the run as detached and ends the recording.
+
+    Args:
+        path: the run folder; created if need be, continued as a new session if it exists.
+        info: the run's description: a ``RunInfo``, or a mapping like ``run.json``.
+        rank: this process's data-parallel rank. Every rank records into the same folder.
+        session: the session that rank 0 got (its ``session``); leave it out on rank 0 and without ranks.
+        on_part: called in the writer thread after each part, with the steps that the part completes.
+        record_token_ids: whether to keep ``token_id``.
+        blocking: wait for the writer where it is slower than the training, instead of dropping whole steps.
+        queue_bytes: how many bytes of snapshots may wait for the writer.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        info: RunInfo | Mapping[str, Any] | None = None,
+        *,
+        rank: int = 0,
+        session: int | None = None,
+        on_part: Callable[[tuple[int, ...]], object] | None = None,
+        record_token_ids: bool = True,
+        blocking: bool = False,
+        queue_bytes: int = QUEUE_BYTES,
+    ) -> None:
+        self.guard = Guard(os.fspath(path))
+        self.guard.on_failure = self._detach
+        self.on_close: Callable[[], None] | None = None
+        self.dropped_steps = 0
+        self._record_token_ids = record_token_ids
+        self._blocking = blocking
+        self._pid = os.getpid()
+        self._forked: Guard | None = None
+        self._closed = False
+        self._backlog = Backlog(queue_bytes)
+        self._writer: RunWriter | None = None
+        self._thread: threading.Thread | None = None
+        self._step: int | None = None
+        self._ended: int | None = None
+        self._dropping: int | None = None
+        self._dtype_known = False
+        with self.guard("open the run"):
+            self._open(path, info, rank, session, on_part)
+
+    @property
+    def recording(self) -> bool:
+        """Whether what is logged now is recorded."""
+        return not (self._closed or self.guard.failed.is_set()) and os.getpid() == self._pid
+
+    @property
+    def session(self) -> int | None:
+        """Number of the session in the run, or None if the run could not be opened."""
+        return None if self._writer is None else self._writer.session
+
+    def log_batch(
+        self,
+        *,
+        step: int,
+        returns: Any = None,
+        reward_components: Mapping[str, Any] | None = None,
+        attention_mask: Any = None,
+        **columns: Any,
+    ) -> None:
+        """Record the sequences of one forward pass of the training. All is copied before it returns.
+
+        Args:
+            step: optimizer step, as the trainer logs it. A later one than before ends the step before.
+            returns: the column ``return``, ``[B, T]``.
+            reward_components: component name -> ``[B]``.
+            attention_mask: ``[B, T]``, the tokens that are no padding; or give ``response_length``.
+            **columns: canonical columns (``rl_doctor.schema``): ``[B, T]`` for token columns, ``[B]`` or one value for all
+                sequences for the others. Tensors of any device and floating type, arrays or lists.
+        """
+        with self.guard("record a batch"):
+            if not self._ready():
+                return
+            step = int(step)
+            self._advance(step)
+            if self._dropping == step:
+                return
+            if returns is not None:
+                columns["return"] = returns
+            for name, values in (reward_components or {}).items():
+                columns[REWARD_COMPONENT_PREFIX + name] = values
+            if attention_mask is not None:
+                columns["attention_mask"] = attention_mask
+            if not self._record_token_ids:
+                columns.pop("token_id", None)
+            self._note_dtype(columns)
+            self._put_rollout(step, {name: value for name, value in columns.items() if value is not None})
+
+    def log_metrics(self, step: int, metrics: Mapping[str, Any], *, split: str = "train", source: str = "log") -> None:
+        """Record what the trainer logs, under its own names.
+
+        Args:
+            step: step of the values, as the trainer counts.
+            metrics: name -> number; None is NaN, what is no number is left out.
+            split: ``train`` or ``eval``.
+            source: where the values were taken from.
+        """
+        with self.guard("record metrics"):
+            if self._ready():
+                values = {name: snapshot(value) if value is not None else None for name, value in metrics.items()}
+                self._backlog.put(Logged(int(step), time.time(), values, split, source))
+
+    def end_step(self, step: int) -> None:
+        """Say that this rank has logged all of the step; logging a later step implies it."""
+        with self.guard("end a step"):
+            if self._ready():
+                self._end(int(step))
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until all that was logged is on disk and would survive a kill.
+
+        Args:
+            timeout: seconds to wait at most; None waits as long as the writer works.
+
+        Returns:
+            Whether all of it is on disk, dropped steps aside.
+        """
+        if self._closed:
+            return not self.guard.failed.is_set()
+        with self.guard("flush"):
+            if self._ready():
+                message = Flush()
+                self._backlog.put(message)
+                return self._wait(message.done, timeout) and not self.guard.failed.is_set()
+        return False
+
+    def close(self, status: str | None = "complete") -> None:
+        """Write what is left and end the recording.
+
+        Args:
+            status: the run's final status; None leaves it ``running``, for a training that was cut short.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        atexit.unregister(self._at_exit)
+        with self.guard("close the recorder"):
+            if self.on_close is not None:
+                self.on_close()
+            if self._ready():
+                if self._step is not None and status is not None:
+                    self._end(self._step)
+                self._backlog.put(Stop())
+                if self._thread is not None:
+                    self._thread.join(_CLOSE_SECONDS)
+                    if self._thread.is_alive():
+                        self.guard.fail(f"the writer was not done {_CLOSE_SECONDS:.0f} s after the end")
+            if self._writer is not None and not self.guard.failed.is_set():
+                self._writer.close(status)
+        self._closed = True
+
+    def detach(self) -> None:
+        """Undo ``rl_doctor.attach``: restore the trainer's methods and close."""
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close("complete" if kind is None else None)
+
+    def _open(
+        self,
+        path: str | os.PathLike[str],
+        info: RunInfo | Mapping[str, Any] | None,
+        rank: int,
+        session: int | None,
+        on_part: Callable[[tuple[int, ...]], object] | None,
+    ) -> None:
+        if info is None or isinstance(info, Mapping):
+            info = info_from_json(dict(info or {}), "info")
+        if rank != 0 and session is None:
+            self.guard.fail("rank 0 has no session in it")
+            return
+        self._dtype_known = info.logprob_dtype is not None
+        self._writer = RunWriter(os.fspath(path), info, rank=rank, session=session)
+        worker = Worker(self._writer, self._backlog, self.guard, on_part)
+        self._thread = threading.Thread(target=worker.run, name="rl-doctor-writer", daemon=True)
+        self._thread.start()
+        atexit.register(self._at_exit)
+
+    def _ready(self) -> bool:
+        """Whether to record; says once why not."""
+        if os.getpid() != self._pid:
+            if self._forked is None:
+                # The guard's own lock may have been held when the process was forked.
+                self._forked = Guard(self.guard.path)
+                self._forked.fail("this process was forked from the one that records")
+            return False
+        if self.guard.failed.is_set():
+            return False
+        if self._closed:
+            self.guard.on_failure = None
+            self.guard.fail("the recorder is closed")
+        elif self._thread is None or not self._thread.is_alive():
+            self.guard.fail("its writer thread has died")
+        return not self.guard.failed.is_set()
+
+    def _advance(self, step: int) -> None:
+        if self._step is not None and step > self._step:
+            self._end(self._step)
+        self._step = step
+
+    def _end(self, step: int) -> None:
+        if self._step is None and self._ended is not None and step <= self._ended:
+            return
+        self._ended, self._step = step, None
+        if self._dropping != step:
+            self._backlog.put(StepEnd(step))
+
+    def _put_rollout(self, step: int, columns: dict[str, Any]) -> None:
+        nbytes = sum(size_of(value) for value in columns.values())
+        if self._blocking:
+            self._backlog.wait_until_fits(nbytes, self._alive)
+        elif not self._backlog.fits(nbytes):
+            self._backlog.drop(step)
+            self._dropping = step
+            self.dropped_steps += 1
+            return
+        self._backlog.put(Rollout(step, {name: snapshot(value) for name, value in columns.items()}, nbytes))
+
+    def _note_dtype(self, columns: Mapping[str, Any]) -> None:
+        """Say in ``run.json`` what type the trainer's log-probabilities have, as soon as that is known."""
+        if not self._dtype_known and self._writer is not None and "logprob" in columns:
+            self._dtype_known = True
+            self._backlog.put(LogprobDtype(dtype_of(columns["logprob"])))
+
+    def _alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive() and not self.guard.failed.is_set()
+
+    def _wait(self, done: threading.Event, timeout: float | None) -> bool:
+        end = None if timeout is None else time.monotonic() + timeout
+        while not done.wait(_POLL_SECONDS):
+            if self.guard.failed.is_set() or (end is not None and time.monotonic() > end):
+                return False
+            if self._thread is None or not self._thread.is_alive():
+                self.guard.fail("its writer thread has died")
+        return True
+
+    def _detach(self) -> None:
+        self._backlog.clear()
+        if self._thread is not None and self._thread.is_alive():
+            self._backlog.put(Stop())
+        elif self._writer is not None:
+            self._writer.set_status("detached")
+
+    def _at_exit(self) -> None:
+        # An uncaught exception has been printed by now, which is how a crash is told from an end.
+        self.close(None if getattr(sys, "last_type", None) is not None else "complete")

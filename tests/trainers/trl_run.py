@@ -1,0 +1,149 @@
+"""Train a tiny random model with TRL and print what came out, in a process of its own.
+
+Usage: python -m tests.trainers.trl_run '{"algorithm": "grpo", "record": "path", ...}' (see ``DEFAULTS``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+DEFAULTS: dict[str, Any] = {
+    "algorithm": "grpo",
+    "record": None,  # run folder, or None to train without a recorder
+    "break_at": None,  # optimizer step at which the run folder is replaced by a file
+    "detach_at": None,  # optimizer step at which the recorder is detached
+    "rewards": ["short", "vowels"],
+    "args": {},  # further arguments of the trainer's configuration
+    "evaluate": False,
+    "recorder": {},  # further arguments of attach
+}
+TEXTS = [
+    "the cat sat on the mat",
+    "a dog ran in the park",
+    "birds sing at dawn",
+    "one plus one is two",
+    "rain falls on the plain",
+]
+
+
+def tokenizer() -> Any:
+    """A byte-level BPE tokenizer, trained on a few lines."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    special = {"pad_token": "<pad>", "eos_token": "<eos>"}
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    raw.train_from_iterator(
+        TEXTS, trainers.BpeTrainer(vocab_size=300, special_tokens=list(special.values()), initial_alphabet=alphabet)
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=raw, padding_side="left", **special)
+
+
+def save_model(folder: str, words: Any) -> str:
+    """A two-layer model with random weights that ends often, on disk, since the reference model is loaded by its path."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(words), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=128, pad_token_id=words.pad_token_id, eos_token_id=words.eos_token_id,
+        bos_token_id=None, tie_word_embeddings=False,
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config)
+    model.generation_config.eos_token_id = [words.eos_token_id, *range(100, 125)]
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def short(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """Shorter is better."""
+    return [-len(ids) / 10 for ids in completion_ids]
+
+
+def vowels(completions: list[str], **_: Any) -> list[float | None]:
+    """Share of vowels; no verdict on an empty text."""
+    return [sum(c in "aeiou" for c in text) / len(text) if text else None for text in completions]
+
+
+def recorded_methods() -> tuple[str, ...]:
+    """The methods that a recorder wraps."""
+    from rl_doctor.collectors.trl import Hooks
+
+    return Hooks.METHODS
+
+
+def main(options: dict[str, Any]) -> None:
+    import torch
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+
+    torch.set_num_threads(1)
+    folder = tempfile.mkdtemp()
+    words = tokenizer()
+    model = save_model(f"{folder}/model-{os.environ.get('RANK', '0')}", words)
+    config, trainer_class = (GRPOConfig, GRPOTrainer) if options["algorithm"] == "grpo" else (RLOOConfig, RLOOTrainer)
+    settings = {
+        "output_dir": f"{folder}/out", "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "seed": 7,
+        "per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 12, "max_steps": 6, "logging_steps": 1,
+        "learning_rate": 2e-2, "beta": 0.04, "disable_tqdm": True, "lr_scheduler_type": "linear",
+    }  # fmt: skip
+    dataset = Dataset.from_dict({"prompt": [f"{text} {number}" for number in range(8) for text in TEXTS]})
+    trainer = trainer_class(
+        model=model,
+        reward_funcs=[{"short": short, "vowels": vowels}[name] for name in options["rewards"]],
+        args=config(**(settings | options["args"])),
+        train_dataset=dataset,
+        eval_dataset=dataset.select(range(4)),
+        processing_class=words,
+    )
+    recorder, before = None, set(vars(trainer))
+    if options["record"]:
+        import rl_doctor
+
+        recorder = rl_doctor.attach(trainer, options["record"], **options["recorder"])
+
+    class Act(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+            if state.global_step == options["break_at"]:
+                shutil.rmtree(options["record"])
+                Path(options["record"]).write_text("in the way")
+            if state.global_step == options["detach_at"] and recorder is not None:
+                recorder.detach()
+
+    trainer.add_callback(Act())
+    trainer.train()
+    if options["evaluate"]:
+        trainer.evaluate()
+    if recorder is not None:
+        recorder.detach()
+    weights = hashlib.sha256()
+    for name, tensor in sorted(trainer.model.state_dict().items()):
+        weights.update(name.encode() + tensor.detach().contiguous().numpy().tobytes())
+    if trainer.is_world_process_zero():
+        result = {
+            "weights": weights.hexdigest(),
+            "log": trainer.state.log_history,
+            "rng": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(),
+            "left": sorted(name for name in set(vars(trainer)) - before if name in recorded_methods()),
+            "reason": None if recorder is None else recorder.guard.reason,
+            "dropped": None if recorder is None else recorder.dropped_steps,
+        }
+        sys.stdout.write("RESULT " + json.dumps(result) + "\n")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(DEFAULTS | json.loads(sys.argv[1]))

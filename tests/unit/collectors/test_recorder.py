@@ -1,0 +1,362 @@
+"""Recording by hand: what is logged is what is read, and no failure reaches the training."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_doctor import Recorder, open_run
+from rl_doctor.collectors import worker
+from rl_doctor.store.writer import RunWriter
+
+LENGTHS = np.array([3, 5, 0, 4])
+
+
+def batch(seed: int = 0, width: int = 5) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    old = rng.normal(-1, 0.3, (4, width)).astype(np.float32)
+    return {
+        "response_mask": np.arange(width) < LENGTHS[:, None],
+        "response_length": LENGTHS,
+        "token_id": rng.integers(0, 100, (4, width)),
+        "old_logprob": old,
+        "logprob": old + np.float32(0.01),
+        "advantage": rng.normal(size=(4, width)),
+        "reward": rng.normal(size=4),
+        "group": ["a", "a", "b", "b"],
+        "uid": [f"{seed}-{row}" for row in range(4)],
+        "finish_reason": ["stop", "length", "stop", "stop"],
+    }
+
+
+def status(folder: Path) -> str:
+    return str(json.loads((folder / "run.json").read_text())["status"])
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "rl_doctor"]
+
+
+def train(recorder: Recorder, steps: range = range(1, 6)) -> int:
+    """A loop that records as a trainer would; the number of steps that it made."""
+    made = 0
+    for step in steps:
+        recorder.log_batch(step=step, minibatch=0, **batch(step))
+        recorder.log_metrics(step, {"loss": 0.5})
+        recorder.end_step(step)
+        made += 1
+    return made
+
+
+def read(folder: Path, *columns: str) -> dict[str, np.ndarray]:
+    names = columns or ("uid", "logprob", "reward")
+    batches = list(open_run(folder).batches(names))
+    return {name: np.concatenate([b.columns[name] for b in batches]) for name in ("step", *names)}
+
+
+def test_records_what_it_was_given(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    info = {"trainer": "custom", "algorithm": "grpo", "config": {"clip_low": 0.2, "kl_coef": 0.0}}
+    with Recorder(folder, info=info) as recorder:
+        for step in (1, 2):
+            given = batch(step)
+            returns = given["advantage"] * 2
+            recorder.log_batch(
+                step=step, minibatch=1, microbatch=0, returns=returns, reward_components={"fmt": [1, 0, 1, 0]}, **given
+            )
+            recorder.log_metrics(step, {"actor/ppo_kl": 0.01 * step, "note": "text", "nothing": None})
+            recorder.log_metrics(step, {"eval_reward": 1.5}, split="eval")
+    run = open_run(folder)
+    assert (run.info.trainer, run.info.config.clip_low, run.info.status) == ("custom", 0.2, "complete")
+    assert run.info.logprob_dtype == "float32"
+    names = [
+        "logprob",
+        "old_logprob",
+        "advantage",
+        "return",
+        "token_id",
+        "response_mask",
+        "reward",
+        "reward/fmt",
+        "group",
+        "uid",
+        "minibatch",
+    ]
+    batches = list(run.batches(names))
+    assert [b.step for b in batches] == [1, 2]
+    for got in batches:
+        given = batch(got.step)
+        mask = given["response_mask"]
+        np.testing.assert_array_equal(np.diff(got.splits), LENGTHS)
+        for name in ("logprob", "old_logprob", "advantage", "token_id", "response_mask"):
+            np.testing.assert_array_equal(got.columns[name], given[name][mask].astype(got.columns[name].dtype))
+        np.testing.assert_array_equal(got.columns["return"], (given["advantage"] * 2)[mask].astype(np.float32))
+        np.testing.assert_array_equal(got.columns["reward"], given["reward"])
+        np.testing.assert_array_equal(got.columns["reward/fmt"], [1, 0, 1, 0])
+        assert got.columns["uid"].tolist() == given["uid"]
+        assert got.columns["minibatch"].tolist() == [1] * 4
+    logged = run.metrics()
+    assert logged.series("actor/ppo_kl")[1].tolist() == [0.01, 0.02]
+    assert logged.series("eval_reward", "eval")[0].tolist() == [1, 2]
+    assert np.isnan(logged.series("nothing")[1]).all()
+    assert "note" not in logged.names
+
+
+def test_what_was_handed_over_may_be_overwritten_at_once(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "run") as recorder:
+        given = batch(1)
+        expected = given["logprob"].copy()
+        recorder.log_batch(step=1, **given)
+        given["logprob"][:] = 7
+        given["uid"][:] = ["x"] * 4
+    got = read(tmp_path / "run")
+    np.testing.assert_array_equal(got["logprob"], expected[given["response_mask"]])
+    assert got["uid"].tolist() == batch(1)["uid"]
+
+
+def test_token_ids_can_be_left_out(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "run", record_token_ids=False) as recorder:
+        recorder.log_batch(step=1, **batch())
+    assert "token_id" not in open_run(tmp_path / "run").columns
+    assert "logprob" in open_run(tmp_path / "run").columns
+
+
+def test_nan_is_data(tmp_path: Path) -> None:
+    given = batch()
+    given["logprob"][0, 1] = np.nan
+    with Recorder(tmp_path / "run") as recorder:
+        recorder.log_batch(step=1, **given)
+        recorder.log_metrics(1, {"loss": float("nan")})
+    assert recorder.guard.reason is None
+    assert np.flatnonzero(np.isnan(read(tmp_path / "run")["logprob"])).tolist() == [1]
+
+
+def test_flush_makes_an_unfinished_step_readable(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run")
+    recorder.log_batch(step=1, **batch(1))
+    assert recorder.flush()
+    assert read(tmp_path / "run")["step"].tolist() == [1] * 4
+    recorder.close()
+
+
+def test_on_part_hears_of_the_steps_that_each_part_completes(tmp_path: Path) -> None:
+    heard: list[tuple[int, ...]] = []
+    with Recorder(tmp_path / "run", on_part=heard.append) as recorder:
+        train(recorder, range(1, 3))
+        recorder.flush()
+        recorder.log_batch(step=3, **batch(3))
+    assert heard == [(1, 2), (3,)]
+
+
+def test_a_second_recorder_continues_the_run_as_a_new_session(tmp_path: Path) -> None:
+    sessions = []
+    for steps in (range(1, 4), range(3, 6)):
+        with Recorder(tmp_path / "run") as recorder:
+            train(recorder, steps)
+            sessions.append(recorder.session)
+    assert sessions == [1, 2]
+    assert read(tmp_path / "run")["step"].tolist() == np.repeat(range(1, 6), 4).tolist()
+
+
+def test_leaving_by_an_exception_keeps_the_data_and_does_not_call_the_run_complete(tmp_path: Path) -> None:
+    def run() -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            recorder.log_batch(step=1, **batch(1))
+            raise RuntimeError("training")
+
+    with pytest.raises(RuntimeError, match="training"):
+        run()
+    assert status(tmp_path / "run") == "running"
+    assert len(read(tmp_path / "run")["uid"]) == 4
+
+
+def test_a_slow_writer_costs_whole_steps_which_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, convert = threading.Event(), worker.to_array
+
+    def wait(value: Any) -> Any:
+        release.wait(30)
+        return convert(value)
+
+    monkeypatch.setattr(worker, "to_array", wait)
+    one = sum(np.asarray(value).nbytes for value in batch().values())
+    recorder = Recorder(tmp_path / "run", queue_bytes=4 * one)
+    for step in range(1, 11):
+        for minibatch in range(2):
+            recorder.log_batch(step=step, minibatch=minibatch, **batch(step))
+    release.set()
+    recorder.close()
+    steps, counts = np.unique(read(tmp_path / "run")["step"], return_counts=True)
+    assert recorder.guard.reason is None
+    assert 0 < len(steps) < 10
+    assert set(counts.tolist()) == {8}, "a step is there whole or not at all"
+    assert recorder.dropped_steps == 10 - len(steps)
+    assert open_run(tmp_path / "run").facts.dropped_steps == recorder.dropped_steps
+
+
+def test_blocking_waits_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert = worker.to_array
+
+    def slowly(value: Any) -> Any:
+        time.sleep(0.001)
+        return convert(value)
+
+    monkeypatch.setattr(worker, "to_array", slowly)
+    with Recorder(tmp_path / "run", blocking=True, queue_bytes=1) as recorder:
+        train(recorder, range(1, 11))
+    assert recorder.dropped_steps == 0
+    assert len(read(tmp_path / "run")["uid"]) == 40
+
+
+def one_error(caplog: pytest.LogCaptureFixture, *words: str) -> None:
+    (message,) = errors(caplog)
+    assert "\n" not in message
+    assert "training goes on" in message
+    for word in words:
+        assert word in message
+
+
+class TestFailures:
+    """Each failure: the loop goes on, one log record, the run is marked as detached where that can be written."""
+
+    def test_path_is_a_file(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        (tmp_path / "run").write_text("")
+        with Recorder(tmp_path / "run") as recorder:
+            assert train(recorder) == 5
+            assert not recorder.flush()
+        one_error(caplog, str(tmp_path / "run"))
+
+    def test_path_cannot_be_written(self, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder("/proc/no-such-folder/run") as recorder:
+            assert train(recorder) == 5
+        one_error(caplog, "/proc/no-such-folder")
+
+    def test_info_is_wrong(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run", info={"config": {"clip_low": "much"}}) as recorder:
+            assert train(recorder) == 5
+        one_error(caplog, "clip_low")
+
+    def test_disk_full(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: Any, **__: Any) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(RunWriter, "write_part", full)
+        recorder = Recorder(tmp_path / "run")
+        assert train(recorder) == 5
+        assert not recorder.flush()
+        assert train(recorder) == 5
+        recorder.close()
+        one_error(caplog, "No space left")
+        assert status(tmp_path / "run") == "detached"
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"logprob": np.zeros((3, 5))},
+            {"logprob": np.zeros((4, 7))},
+            {"reward": np.zeros(3)},
+            {"logprob": np.zeros((4, 5, 2))},
+            {"uid": ["a"]},
+            {"no_such_column": np.zeros(4)},
+            {"reward": ["a", "b", "c", "d"]},
+            {"reward": object()},
+        ],
+        ids=["rows", "width", "sequences", "dimensions", "strings", "name", "text", "object"],
+    )
+    def test_wrong_shapes_and_types(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any]) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            assert train(recorder) == 5
+            recorder.flush()
+            recorder.log_batch(step=6, **(batch(6) | change))
+            assert train(recorder, range(7, 9)) == 2
+        one_error(caplog, next(iter(change)))
+        assert status(tmp_path / "run") == "detached"
+        assert len(read(tmp_path / "run")["uid"]) == 20, "what was recorded before stays"
+
+    def test_mixed_widths_of_micro_batches_are_no_failure(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            for number, width in enumerate((5, 9, 6)):
+                recorder.log_batch(step=1, microbatch=number, **batch(number, width))
+        assert not errors(caplog)
+        assert len(read(tmp_path / "run")["logprob"]) == 3 * LENGTHS.sum()
+
+    def test_exception_in_on_part(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        def on_part(_: tuple[int, ...]) -> None:
+            raise ValueError("judge\nfailed")
+
+        with Recorder(tmp_path / "run", on_part=on_part) as recorder:
+            assert train(recorder) == 5
+            recorder.flush()
+            assert train(recorder, range(6, 9)) == 3
+        one_error(caplog, "judge failed")
+        assert status(tmp_path / "run") == "detached"
+
+    def test_writer_thread_died(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        def on_part(_: tuple[int, ...]) -> None:
+            raise SystemExit
+
+        recorder = Recorder(tmp_path / "run", on_part=on_part)
+        train(recorder)
+        assert not recorder.flush()
+        assert train(recorder, range(6, 9)) == 3
+        recorder.close()
+        one_error(caplog, "thread")
+        assert status(tmp_path / "run") == "detached"
+
+    def test_logging_after_close(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        recorder = Recorder(tmp_path / "run")
+        train(recorder)
+        recorder.close()
+        assert train(recorder, range(6, 9)) == 3
+        recorder.close()
+        one_error(caplog, "closed")
+        assert status(tmp_path / "run") == "complete"
+        assert len(read(tmp_path / "run")["uid"]) == 20
+
+    def test_a_forked_process_leaves_the_run_alone(self, tmp_path: Path) -> None:
+        recorder = Recorder(tmp_path / "run")
+        train(recorder)
+        recorder.flush()
+        before = sorted(path.name for path in (tmp_path / "run").iterdir())
+        said = tmp_path / "said"
+        child = fork()
+        if child == 0:
+            logging.getLogger("rl_doctor").addHandler(logging.FileHandler(said))
+            made = train(recorder, range(6, 9))
+            recorder.flush()
+            recorder.close()
+            os._exit(made)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        assert len(said.read_text().splitlines()) == 1
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
+        train(recorder, range(6, 7))
+        recorder.close()
+        assert read(tmp_path / "run")["step"].tolist() == np.repeat(range(1, 7), 4).tolist()
+
+    def test_folder_vanishes(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        folder = tmp_path / "run"
+        recorder = Recorder(folder)
+        train(recorder)
+        recorder.flush()
+        folder.rename(tmp_path / "gone")
+        assert train(recorder, range(6, 9)) == 3
+        recorder.flush()
+        recorder.close()
+        one_error(caplog, "run")
+        assert not folder.exists()
+
+
+def fork() -> int:
+    """Fork; that there are threads is the point."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
