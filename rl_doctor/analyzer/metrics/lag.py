@@ -1,0 +1,217 @@
+"""Shifted logprobs: the offset at which two logprobs of the same row agree, looked for only in rows that disagree in place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.analyzer.derive import FIRST_STEP, Floats, segment_sums, selection
+from rl_doctor.analyzer.metrics.mismatch import trainer_side
+from rl_doctor.analyzer.registry import metric, reduction
+from rl_doctor.analyzer.states import Sum, Sums
+from rl_doctor.store.batch import Batch
+
+LAGS: Final = (-3, -2, -1, 1, 2, 3)
+LEAST_TOKENS: Final = 16
+"""Rows with fewer pairs are not judged one by one; their pairs are pooled."""
+LEAST_POOLED: Final = 3
+AGREES: Final = 0.8
+"""A correlation below this in place makes a row a suspect, and one above it at another offset convicts it."""
+GAIN: Final = 0.3
+"""By how much the other offset must correlate better."""
+
+_SOURCE = "a shift by one keeps the mean log-ratio near 0; only the correlation at another offset shows it"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowMoments:
+    """Per row: number of pairs and the sums of x, y, x*x, y*y, x*y, float64 ``[rows, 6]``."""
+
+    table: Floats
+
+    @property
+    def n(self) -> Floats:
+        """Pairs per row."""
+        count: Floats = self.table[:, 0]
+        return count
+
+    @property
+    def corr(self) -> Floats:
+        """Correlation per row; 0 where there are no pairs or one side is constant."""
+        n, x, y, xx, yy, xy = self.table.T
+        left, right = n * xx - x * x, n * yy - y * y
+        power = np.maximum(left, 0.0) * np.maximum(right, 0.0)
+        fine = power > 1e-18 * np.maximum(n * xx * n * yy, 1e-300)
+        return np.where(fine, (n * xy - x * y) / np.sqrt(np.where(fine, power, 1.0)), 0.0)
+
+
+def _row_moments(x: Floats, y: Floats, fine: NDArray[np.bool_], splits: NDArray[np.int64]) -> RowMoments:
+    x, y = np.where(fine, x, 0.0), np.where(fine, y, 0.0)
+    values = (fine.astype(np.float64), x, y, x * x, y * y, x * y)
+    return RowMoments(np.stack([segment_sums(value, splits) for value in values], axis=1))
+
+
+def _shifted(x: Floats, y: Floats, splits: NDArray[np.int64], lag: int) -> RowMoments:
+    """Moments of x at t against y at t + lag, inside each row."""
+    size = len(x)
+    row = np.repeat(np.arange(len(splits) - 1), np.diff(splits))
+    there = np.arange(size) + lag
+    inside = (there >= 0) & (there < size)
+    there = np.clip(there, 0, max(size - 1, 0))
+    other = y[there]
+    fine = inside & (row == row[there]) & np.isfinite(x) & np.isfinite(other)
+    return _row_moments(x, other, fine, splits)
+
+
+def scan(x: Floats, y: Floats, splits: NDArray[np.int64]) -> Sums:
+    """Look for shifted rows.
+
+    Args:
+        x: float64 ``[n_tokens]``, NaN where it does not count.
+        y: the same for the other logprob.
+        splits: int64 ``[n_sequences + 1]``.
+
+    Returns:
+        Sums over judged rows: shifted rows, their correlations at the offset found; shifted rows by offset (one sum
+        each); then over the pairs of short rows six moments in place and at each offset.
+    """
+    placed = _row_moments(x, y, np.isfinite(x) & np.isfinite(y), splits)
+    judged = placed.n >= LEAST_TOKENS
+    short = (placed.n >= LEAST_POOLED) & ~judged
+    inplace = placed.corr
+    suspect = judged & (inplace < AGREES)
+    offsets = np.zeros((len(splits) - 1, len(LAGS)))
+    looked = suspect | short
+    pooled: list[Floats] = [placed.table[short], *(np.zeros((0, 6)) for _ in LAGS)]
+    best: Floats = np.zeros(len(splits) - 1)
+    if looked.any():
+        rows = np.flatnonzero(looked)
+        tokens = np.repeat(looked, np.diff(splits))
+        inner = np.concatenate([[0], np.cumsum(np.diff(splits)[rows])]).astype(np.int64)
+        tried = [_shifted(x[tokens], y[tokens], inner, lag) for lag in LAGS]
+        pooled[1:] = [found.table[short[rows]] for found in tried]
+        corr = np.stack([np.where(found.n >= LEAST_TOKENS - 3, found.corr, 0.0) for found in tried], axis=1)
+        top = corr.max(axis=1)
+        convicted = suspect[rows] & (top > AGREES) & (top > inplace[rows] + GAIN)
+        offsets[rows[convicted], corr[convicted].argmax(axis=1)] = 1.0
+        best[rows] = np.where(convicted, top, 0.0)
+    shifted = best > 0.0
+    count = int(judged.sum())
+    rows_sums: list[Sum] = [Sum.of(shifted.astype(np.float64), count), Sum.of(np.asarray(best[shifted]))]
+    rows_sums += [Sum.of(offsets[:, index], count) for index in range(len(LAGS))]
+    return Sums((*rows_sums, *(Sum.of(table[:, index]) for table in pooled for index in range(6))))
+
+
+def _by_offset(s: Sums) -> list[float]:
+    return [s[2 + index].value for index in range(len(LAGS))] if s.parts else []
+
+
+def shifted_frac(s: Sums) -> float:
+    """Share of judged rows that are shifted."""
+    return s[0].mean if s.parts else math.nan
+
+
+def common_lag(s: Sums) -> float:
+    """The most frequent offset of shifted rows; 0 where none is shifted; NaN where no row could be judged."""
+    if not s.count:
+        return math.nan
+    counts = _by_offset(s)
+    return float(LAGS[int(np.argmax(counts))]) if max(counts) > 0 else 0.0
+
+
+def lag_share(s: Sums) -> float:
+    """Share of shifted rows that have the common offset: 1 for a global shift."""
+    counts = _by_offset(s)
+    return max(counts) / sum(counts) if sum(counts) > 0 else math.nan
+
+
+def _short(s: Sums) -> list[float]:
+    """Correlation of short rows' pairs in place, then at each offset."""
+    start = 2 + len(LAGS)
+    values = [s[start + index].value for index in range(6 * (1 + len(LAGS)))]
+    return [float(value) for value in RowMoments(np.array(values).reshape(-1, 6)).corr]
+
+
+def short_pairs(s: Sums) -> float:
+    """Number of pairs in short rows."""
+    return s[2 + len(LAGS)].value if s.parts else 0.0
+
+
+def short_lag(s: Sums) -> float:
+    """Offset at which the pooled pairs of short rows agree although they do not in place; 0 for none, NaN for no short rows."""
+    if short_pairs(s) < 2 * LEAST_TOKENS:
+        return math.nan
+    inplace, *others = _short(s)
+    top = int(np.argmax(others))
+    return float(LAGS[top]) if inplace < AGREES and others[top] > AGREES and others[top] > inplace + GAIN else 0.0
+
+
+@reduction(
+    zero=Sums(),
+    needs=("rollout_logprob", "old_logprob|logprob"),
+    optional=("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP),
+)
+def _rollout(batch: Batch) -> Sums:
+    trainer = trainer_side(batch)
+    return Sums() if trainer is None else _scan_columns(batch, batch.columns["rollout_logprob"], trainer)
+
+
+@reduction(zero=Sums(), needs=("logprob", "old_logprob"))
+def _passes(batch: Batch) -> Sums:
+    return _scan_columns(batch, batch.columns["old_logprob"], batch.columns["logprob"])
+
+
+def _scan_columns(batch: Batch, x: NDArray[Any], y: NDArray[Any]) -> Sums:
+    chosen = selection(batch)
+    hidden = np.float64(np.nan)
+    return scan(np.where(chosen, x.astype(np.float64), hidden), np.where(chosen, y.astype(np.float64), hidden), batch.splits)
+
+
+for _prefix, _of, _who in (
+    ("mismatch.", _rollout, "the trainer's logprob against rollout_logprob"),
+    ("mismatch.pass_", _passes, "logprob against old_logprob"),
+):
+    metric(
+        f"{_prefix}shifted_frac",
+        _of,
+        shifted_frac,
+        unit="1",
+        source=_SOURCE,
+        doc=f"Share of rows with at least 16 trained tokens in which {_who} agrees only at an offset of 1 to 3 positions.",
+    )
+    metric(
+        f"{_prefix}lag",
+        _of,
+        common_lag,
+        unit="tokens",
+        source=_SOURCE,
+        doc=f"The most frequent offset in -3..3 at which {_who} agrees; 0 in place.",
+    )
+    metric(
+        f"{_prefix}lag_share",
+        _of,
+        lag_share,
+        unit="1",
+        source=_SOURCE,
+        doc=f"Share of the shifted rows that have the most frequent offset, {_who}: 1 for a global shift.",
+    )
+    metric(
+        f"{_prefix}lag_corr",
+        _of,
+        lambda s: s[1].mean if s.parts else math.nan,
+        unit="1",
+        source=_SOURCE,
+        doc=f"Mean correlation of the shifted rows at their offset, {_who}.",
+    )
+    metric(
+        f"{_prefix}short_lag",
+        _of,
+        short_lag,
+        unit="tokens",
+        source=_SOURCE,
+        doc=f"Offset at which the pooled pairs of rows with fewer than 16 trained tokens agree, {_who}; 0 in place.",
+    )

@@ -1,0 +1,337 @@
+"""What the response mask covers, against lengths, token ids, roles, rollout logprobs and advantages."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.analyzer.derive import (
+    FIRST_STEP,
+    Bools,
+    Floats,
+    derived,
+    known,
+    per_sequence_counts,
+    real_rows,
+    segment_extremes,
+    segment_sums,
+    selection,
+)
+from rl_doctor.analyzer.metrics.mismatch import spread, trainer_side
+from rl_doctor.analyzer.registry import Reduction, metric, reduction
+from rl_doctor.analyzer.states import Sum, Sums
+from rl_doctor.schema import ROLES
+from rl_doctor.store.batch import Batch
+
+_ASSISTANT: Final = ROLES.index("assistant")
+_SOURCE: Final = "the loss covers what the policy sampled, and nothing else"
+_RUN: Final = 3
+"""Shorter runs of tokens without a logprob are single gaps, not an observation."""
+
+
+@derived
+def positions(batch: Batch) -> NDArray[np.int64]:
+    """Position of each stored token in its row, ``[n_tokens]``."""
+    return np.arange(batch.n_tokens) - np.repeat(batch.splits[:-1], np.diff(batch.splits))
+
+
+def _tally(flags: Bools, of: Bools) -> Sum:
+    """Tokens with ``flags`` among the tokens ``of``, both ``[n_tokens]``."""
+    return Sum.counted(int(np.count_nonzero(flags & of)), int(np.count_nonzero(of)))
+
+
+def _any_row(batch: Batch, flags: Bools) -> Bools:
+    return segment_sums(flags, batch.splits) > 0
+
+
+@derived
+def _lengths(batch: Batch) -> tuple[Bools, Bools]:
+    """Rows whose length is known and that train anything; tokens at or beyond their row's response_length."""
+    length = batch.columns["response_length"]
+    rows = real_rows(batch) & known(length) & (length >= 0) & (per_sequence_counts(batch) > 0)
+    return rows, spread(batch, rows) & (positions(batch) >= spread(batch, length))
+
+
+@reduction(zero=Sums(), needs=("response_mask", "response_length"))
+def _beyond(batch: Batch) -> Sums:
+    rows, beyond = _lengths(batch)
+    trained = selection(batch) & spread(batch, rows)
+    touched = _any_row(batch, trained & beyond)
+    inside = spread(batch, rows)
+    agrees = selection(batch) == ~beyond
+    return Sums(
+        (
+            _tally(beyond, trained),
+            Sum.counted(int(touched.sum()), int(rows.sum())),
+            _tally(agrees, inside),
+        )
+    )
+
+
+@reduction(zero=Sums(), needs=("response_mask", "token_id"))
+def _trailing_pad(batch: Batch) -> Sums:
+    pad, ends = batch.info.pad_token_id, batch.info.eos_token_ids
+    if pad is None:
+        return Sums()
+    token, position = batch.columns["token_id"], positions(batch)
+    _, last = segment_extremes(np.where(token == pad, -1.0, position), batch.splits)
+    allowed = 1 if not ends or pad in ends else 0
+    trained = selection(batch)
+    extra = trained & (position > spread(batch, np.nan_to_num(last, nan=-1.0)) + allowed)
+    rows = real_rows(batch) & (per_sequence_counts(batch) > 0)
+    return Sums((_tally(extra, trained), Sum.counted(int(_any_row(batch, extra).sum()), int(rows.sum()))))
+
+
+def _declare(name: str, of: Reduction, index: int, doc: str, *, unit: str = "1") -> None:
+    metric(f"mask.{name}", of, lambda s: s[index].mean if s.parts else math.nan, unit=unit, source=_SOURCE, doc=doc)
+
+
+_declare("beyond_length_frac", _beyond, 0, "Share of trained tokens at or beyond response_length.")
+_declare("beyond_length_row_frac", _beyond, 1, "Share of rows that train a token at or beyond response_length.")
+_declare(
+    "length_agreement",
+    _beyond,
+    2,
+    "Share of stored tokens that are trained exactly if they lie before response_length, in rows that train anything.",
+)
+_declare(
+    "trailing_pad_frac",
+    _trailing_pad,
+    0,
+    "Share of trained tokens that are padding after the last other token; one is allowed where padding is the EOS token.",
+)
+_declare("trailing_pad_row_frac", _trailing_pad, 1, "Share of rows that train such padding.")
+
+
+@reduction(zero=Sum(), needs=("response_mask", "token_id"), optional=("finish_reason", "response_length", "role"))
+def _eos_missed(batch: Batch) -> Sum:
+    """Rows whose closing EOS is not trained, among the rows that close with an EOS right after a trained token."""
+    ends = batch.info.eos_token_ids
+    if not ends or not batch.n_tokens:
+        return Sum()
+    token, position, trained = batch.columns["token_id"], positions(batch), selection(batch)
+    closing = np.isin(token, np.array(ends))
+    filler = closing if batch.info.pad_token_id is None else closing | (token == batch.info.pad_token_id)
+    _, last = segment_extremes(np.where(filler, -1.0, position), batch.splits)
+    lengths = np.diff(batch.splits)
+    end = np.nan_to_num(last, nan=-1.0).astype(np.int64) + 1
+    judged = real_rows(batch) & (end < lengths) & (end > 0)
+    at = np.minimum(batch.splits[:-1] + end, batch.n_tokens - 1)
+    judged &= closing[at] & trained[np.maximum(at - 1, 0)]
+    if (finish := batch.get("finish_reason")) is not None:
+        judged &= (finish == "stop") | ~known(finish)
+    if (length := batch.get("response_length")) is not None:
+        judged &= ~known(length) | (end < length)
+    if (role := batch.get("role")) is not None:
+        judged &= (role[at] == _ASSISTANT) | (role[at] < 0)
+    return Sum.counted(int(np.count_nonzero(judged & ~trained[at])), int(judged.sum()))
+
+
+metric(
+    "mask.eos_missed_frac",
+    _eos_missed,
+    lambda s: s.mean,
+    unit="1",
+    source=_SOURCE,
+    doc="Of the rows that end by an EOS token right after a trained token, the share in which that EOS is not trained.",
+)
+
+
+@reduction(zero=Sums(), needs=("response_mask", "role"))
+def _roles(batch: Batch) -> Sums:
+    role, trained = batch.columns["role"], selection(batch)
+    named = (role >= 0) & spread(batch, real_rows(batch) & (per_sequence_counts(batch) > 0))
+    other = role > _ASSISTANT
+    return Sums(
+        (
+            _tally(trained == (role == _ASSISTANT), named),
+            _tally(other, trained),
+            _tally(trained, named & other),
+        )
+    )
+
+
+_declare(
+    "role_agreement",
+    _roles,
+    0,
+    "Share of tokens with a role that are trained exactly if the assistant wrote them, in rows that train anything.",
+)
+_declare("observation_frac", _roles, 1, "Share of trained tokens that a tool, a user or the system wrote.")
+_declare("observation_trained_frac", _roles, 2, "Share of the tokens written by a tool, a user or the system that are trained.")
+
+
+@derived
+def sampled(batch: Batch) -> Bools:
+    """Bool ``[n_tokens]``: tokens with a rollout logprob that is a number other than the filler 0."""
+    rollout = batch.columns["rollout_logprob"]
+    has: Bools = np.isfinite(rollout) & (rollout != 0.0)
+    return has
+
+
+@reduction(zero=Sum(), needs=("response_mask", "rollout_logprob"))
+def _sampled(batch: Batch) -> Sum:
+    """Agreement of mask and engine, in rows that train something and hold tokens of both kinds."""
+    has = sampled(batch)
+    rows = real_rows(batch) & (per_sequence_counts(batch) > 0) & _any_row(batch, has) & _any_row(batch, ~has)
+    return _tally(selection(batch) == has, spread(batch, rows))
+
+
+metric(
+    "mask.sampled_agreement",
+    _sampled,
+    lambda s: s.mean,
+    unit="1",
+    source=_SOURCE,
+    doc="Share of tokens that are trained exactly if the engine gave a logprob for them, in rows that hold both kinds.",
+)
+
+
+def observation_runs(batch: Batch) -> Bools:
+    """Trained tokens in runs of at least three without a rollout logprob, with sampled tokens before and after, ``[n_tokens]``.
+
+    A run counts where a third of it holds NaN, or 0 at tokens that the trainer finds improbable; roles, where known, can only
+    take tokens of the assistant out.
+    """
+    rollout, trained = batch.columns["rollout_logprob"], selection(batch)
+    trainer = trainer_side(batch)
+    nan = trained & ~np.isfinite(rollout)
+    zero = np.zeros_like(nan) if trainer is None else trained & (rollout == 0.0)
+    hard = nan if trainer is None else nan | (zero & (trainer < -1.0))
+    hole = nan if trainer is None else nan | (zero & (trainer < -0.05))
+    if (role := batch.get("role")) is not None:
+        hole &= role != _ASSISTANT
+    found: Bools = np.zeros_like(hole)
+    if not (hole & hard).any():
+        return found
+    row = spread(batch, np.arange(batch.n_sequences))
+    edge = np.ones(batch.n_tokens, np.bool_)
+    edge[1:] = (hole[1:] != hole[:-1]) | (row[1:] != row[:-1])
+    starts = np.flatnonzero(edge)
+    size = np.diff(np.append(starts, batch.n_tokens))
+    severe = np.add.reduceat((hole & hard).astype(np.int64), starts)
+    good, position = trained & sampled(batch), positions(batch)
+    first, _ = segment_extremes(np.where(good, position, np.inf), batch.splits)
+    _, last = segment_extremes(np.where(good, position, -1.0), batch.splits)
+    place = position[starts]
+    inside = (place > first[row[starts]]) & (place < last[row[starts]])
+    keep = hole[starts] & (size >= _RUN) & (3 * severe >= size) & inside
+    return np.asarray(np.repeat(keep, size))
+
+
+@reduction(
+    zero=Sums(), needs=("response_mask", "rollout_logprob"),
+    optional=("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP, "role"),
+)  # fmt: skip
+def _unsampled(batch: Batch) -> Sums:
+    runs, trained = observation_runs(batch), selection(batch)
+    trainer, rollout = trainer_side(batch), batch.columns["rollout_logprob"]
+    hard = ~np.isfinite(rollout)
+    if trainer is not None:
+        hard = hard | ((rollout == 0.0) & (trainer < -1.0))
+    return Sums((_tally(runs, trained), _tally(runs & hard, trained)))
+
+
+_declare(
+    "unsampled_frac",
+    _unsampled,
+    0,
+    "Share of trained tokens in runs of three or more, between sampled tokens, for which the engine gave no logprob.",
+)
+_declare(
+    "unsampled_hard_frac",
+    _unsampled,
+    1,
+    "Share of trained tokens in such runs whose rollout_logprob is NaN, or 0 where the trainer's is below -1.",
+)
+
+
+@reduction(zero=Sums(), needs=("prompt_loss_tokens",))
+def _prompt(batch: Batch) -> Sums:
+    count = batch.columns["prompt_loss_tokens"]
+    rows = real_rows(batch) & known(count) & (count >= 0)
+    values = np.where(rows, count, 0).astype(np.float64)
+    return Sums((Sum.of(values, int(rows.sum())), Sum.counted(int(np.count_nonzero(values)), int(rows.sum()))))
+
+
+_declare("prompt_loss_tokens", _prompt, 0, "Mean number of prompt positions in the loss, per row.", unit="tokens")
+_declare("prompt_loss_frac", _prompt, 1, "Share of rows with a prompt position in the loss.")
+
+
+@reduction(zero=Sums(), needs=("response_mask", "advantage"))
+def _advantage(batch: Batch) -> Sums:
+    """Advantages outside the mask, in rows that train something and hold untrained tokens too."""
+    trained = selection(batch)
+    advantage = np.nan_to_num(batch.columns["advantage"].astype(np.float64), posinf=0.0, neginf=0.0)
+    rows = real_rows(batch) & (per_sequence_counts(batch) > 0) & _any_row(batch, ~trained)
+    low, high = _inside_range(batch, advantage, trained)
+    outside = ~trained & (advantage != 0.0)
+    foreign = _any_row(batch, outside & ((advantage != spread(batch, low)) | (spread(batch, low) != spread(batch, high))))
+    full = rows & ~_any_row(batch, ~trained & (advantage == 0.0)) & (low == high) & (low != 0.0)
+    size = np.abs(advantage)
+    mass = segment_sums(np.where(trained, 0.0, size), batch.splits), segment_sums(size, batch.splits)
+    alive = rows & (mass[1] > 0)
+    stray = segment_sums(np.where(trained & (advantage == 0.0), 1.0, 0.0), batch.splits)
+    return Sums(
+        (
+            Sum.of(np.where(alive & foreign, mass[0], 0.0), int(alive.sum())),
+            Sum.of(np.where(alive, mass[1], 0.0), int(alive.sum())),
+            Sum.counted(int((alive & foreign).sum()), int(alive.sum())),
+            Sum.counted(int(full.sum()), int((rows & (low == high) & (low != 0.0)).sum())),
+            Sum.of(np.where(alive, stray, 0.0), int(per_sequence_counts(batch)[alive].sum())),
+        )
+    )
+
+
+def _inside_range(batch: Batch, values: Floats, trained: Bools) -> tuple[Floats, Floats]:
+    """Smallest and largest value at the trained tokens of each row; infinite where there is none."""
+    low, _ = segment_extremes(np.where(trained, values, np.inf), batch.splits)
+    _, high = segment_extremes(np.where(trained, values, -np.inf), batch.splits)
+    return low, high
+
+
+def _share(s: Sums) -> float:
+    return s[0].value / s[1].value if s.parts and s[1].value > 0 else float("nan")
+
+
+metric(
+    "mask.adv_outside_frac",
+    _advantage,
+    _share,
+    unit="1",
+    source=_SOURCE,
+    doc="Share of the sum of |advantage| at untrained tokens, not counting rows that repeat their one advantage there.",
+)
+_declare(
+    "adv_outside_row_frac",
+    _advantage,
+    2,
+    "Share of rows with an advantage at untrained tokens other than the row's own constant.",
+)
+_declare(
+    "adv_broadcast_frac", _advantage, 3, "Share of rows with one constant advantage that repeat it at every untrained token."
+)
+_declare(
+    "adv_inside_zero_frac", _advantage, 4, "Share of trained tokens with advantage 0, in rows whose advantages are not all 0."
+)
+
+
+@reduction(zero=Sums(), needs=("response_mask",), optional=("finish_reason", "response_length"))
+def _empty(batch: Batch) -> Sums:
+    rows = real_rows(batch)
+    if (length := batch.get("response_length")) is not None:
+        rows = rows & (length != 0)
+    empty = rows & (per_sequence_counts(batch) == 0)
+    finish = batch.get("finish_reason")
+    filtered = np.zeros_like(rows) if finish is None else (finish == "length") | (finish == "abort")
+    count = int(rows.sum())
+    return Sums((Sum.counted(int(empty.sum()), count), Sum.counted(int((empty & ~filtered).sum()), count)))
+
+
+_declare("empty_frac", _empty, 0, "Share of rows without a trained token; padding rows and rows without a response are left out.")
+_declare(
+    "empty_unexplained_frac", _empty, 1, "Share of rows without a trained token whose finish_reason is neither length nor abort."
+)

@@ -1,0 +1,317 @@
+"""Logprob pairs against each other: the engine's against the trainer's, and the trainer's two passes against each other.
+
+Three pairs, each over the trained tokens at which both are finite:
+
+- *rollout*: rollout_logprob against the trainer's number for the same policy. That is old_logprob; for a sequence whose
+  old_logprob simply repeats rollout_logprob, and where old_logprob is absent, it is logprob of the first mini-batch.
+- *first*: logprob against old_logprob before any update since sampling, where the two should be equal.
+- *nearest*: which of old_logprob, logprob and ref_logprob the rollout_logprob is closest to.
+
+Tokens whose rollout_logprob is exactly 0 although the trainer gives them less than 1/e are placeholders, not measurements: they
+are counted and left out of the other rollout numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.analyzer.derive import FIRST_STEP, Bools, Floats, derived, segment_sums, selection
+from rl_doctor.analyzer.registry import metric, reduction
+from rl_doctor.analyzer.states import Extremes, Sum, Sums
+from rl_doctor.store.batch import Batch
+
+PLACEHOLDER_BELOW: Final = -1.0
+"""A trainer logprob below this at a token that the engine calls certain (exactly 0) cannot be numerics or truncation."""
+NOISE: Final = 0.02
+"""Differences below this (nat) carry no sign: rounding of the engine and of bfloat16."""
+CLAMP: Final = math.log(10.0)
+_P1 = "honest sampling gives E[exp(difference)] = 1: importance sampling identity"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """Two logprobs of the same tokens: ``x`` (the sampler's side) and ``y``, float64 ``[n]``; ``splits`` by sequence."""
+
+    x: Floats
+    y: Floats
+    splits: NDArray[np.int64]
+
+    def sums(self, values: Floats) -> Floats:
+        """Sum of ``values`` ``[n]`` per sequence."""
+        return segment_sums(values, self.splits)
+
+
+def _pair(x: Floats, y: Floats, keep: Bools, splits: NDArray[np.int64]) -> Pair:
+    before = np.zeros(len(keep) + 1, np.int64)
+    np.cumsum(keep, out=before[1:])
+    return Pair(x[keep].astype(np.float64), y[keep].astype(np.float64), before[splits])
+
+
+def spread(batch: Batch, rows: NDArray[Any]) -> NDArray[Any]:
+    """Repeat a value per sequence over its tokens."""
+    return np.repeat(rows, np.diff(batch.splits))
+
+
+@derived
+def first_pass(batch: Batch) -> Bools | None:
+    """Bool ``[n_sequences]``: rows of the first mini-batch of the first epoch; None where the run does not tell."""
+    config = batch.info.config
+    minibatch, epoch = batch.get("minibatch"), batch.get("epoch")
+    if minibatch is None:
+        return np.ones(batch.n_sequences, np.bool_) if config.minibatches == 1 and config.epochs == 1 else None
+    first: Bools = minibatch == 0
+    if epoch is None:
+        return first if config.epochs in {None, 1} else None
+    started = batch.get(FIRST_STEP)
+    first = first & (epoch == 0)
+    return first if started is None else first & (started == batch.step)
+
+
+@derived
+def bypassed(batch: Batch) -> Bools:
+    """Bool ``[n_sequences]``: old_logprob repeats rollout_logprob at every trained token that has both."""
+    old, rollout = batch.get("old_logprob"), batch.get("rollout_logprob")
+    if old is None or rollout is None:
+        return np.zeros(batch.n_sequences, np.bool_)
+    both = selection(batch) & np.isfinite(old) & np.isfinite(rollout)
+    differs = segment_sums(both & (old != rollout), batch.splits)
+    repeats: Bools = (differs == 0) & (segment_sums(both, batch.splits) > 0)
+    return repeats
+
+
+@derived
+def trainer_side(batch: Batch) -> Floats | None:
+    """The trainer's logprob of the policy that should have sampled, NaN where unknown, ``[n_tokens]``."""
+    old, new = batch.get("old_logprob"), batch.get("logprob")
+    if new is None:
+        return old
+    first = first_pass(batch)
+    usable = new if first is None else np.where(spread(batch, first), new, np.float32(np.nan))
+    if old is None:
+        return usable
+    repeats = bypassed(batch)
+    return np.where(spread(batch, repeats), usable, old) if repeats.any() else old
+
+
+@derived
+def _known(batch: Batch) -> tuple[Bools, Bools] | None:
+    """Trained tokens with both logprobs, and those of them that hold a placeholder."""
+    trainer = trainer_side(batch)
+    if trainer is None:
+        return None
+    rollout = batch.columns["rollout_logprob"]
+    both = selection(batch) & np.isfinite(rollout) & np.isfinite(trainer)
+    return both, both & (rollout == 0.0) & (trainer < PLACEHOLDER_BELOW)
+
+
+@derived
+def rollout_pair(batch: Batch) -> Pair | None:
+    """The *rollout* pair: x is rollout_logprob, y the trainer's; None where the run has no trainer logprob."""
+    known, trainer = _known(batch), trainer_side(batch)
+    if known is None or trainer is None:
+        return None
+    both, placeholder = known
+    return _pair(batch.columns["rollout_logprob"], trainer, both & ~placeholder, batch.splits)
+
+
+@derived
+def first_pair(batch: Batch) -> Pair | None:
+    """The *first* pair: x is old_logprob, y is logprob, rows before any update; None where the run does not tell."""
+    first = first_pass(batch)
+    if first is None:
+        return None
+    old, new = batch.columns["old_logprob"], batch.columns["logprob"]
+    keep = selection(batch) & spread(batch, first & ~bypassed(batch)) & np.isfinite(old) & np.isfinite(new)
+    return _pair(old, new, keep, batch.splits)
+
+
+@derived
+def pass_pair(batch: Batch) -> Pair:
+    """All rows: x is old_logprob, y is logprob."""
+    old, new = batch.columns["old_logprob"], batch.columns["logprob"]
+    return _pair(old, new, selection(batch) & np.isfinite(old) & np.isfinite(new), batch.splits)
+
+
+def k3(x: Floats) -> Floats:
+    """exp(x) - 1 - x, by its series where the subtraction would cancel."""
+    small = np.abs(x) < 1e-4
+    return np.where(small, x * x * (0.5 + x / 6.0), np.expm1(np.where(small, 0.0, x)) - np.where(small, 0.0, x))
+
+
+def pair_moments(pair: Pair | None) -> Sums:
+    """Sums over a pair: x, y, x*x, y*y, x*y, |d|, exp d, exp 2d, k3(d), clamped exp d, |exp y - exp x|, d with d = y - x."""
+    if pair is None:
+        return Sums()
+    x, y = pair.x, pair.y
+    d = y - x
+    with np.errstate(over="ignore", invalid="ignore"):
+        grown = np.exp(d)
+        values = (
+            x,
+            y,
+            x * x,
+            y * y,
+            x * y,
+            np.abs(d),
+            grown,
+            grown * grown,
+            k3(d),
+            np.exp(np.minimum(d, CLAMP)),
+            np.abs(np.exp(y) - np.exp(x)),
+            d,
+        )
+        return Sums(tuple(Sum.of(pair.sums(value), d.size) for value in values))
+
+
+def _moment(index: int) -> Callable[[Sums], float]:
+    return lambda s: s[index].mean if s.parts else math.nan
+
+
+def correlation(s: Sums) -> float:
+    """Pearson correlation from pair_moments, in exact arithmetic before the last quotient; NaN where a side is constant."""
+    both, left, right = _centred(s)
+    return both / math.sqrt(left * right) if left > 0 and right > 0 else math.nan
+
+
+def slope(s: Sums) -> float:
+    """Least-squares slope of y on x from pair_moments."""
+    both, left, _ = _centred(s)
+    return both / left if left > 0 else math.nan
+
+
+def _centred(s: Sums) -> tuple[float, float, float]:
+    """Covariance and the two variances, from means that are correctly rounded."""
+    if s.count < 2 or not all(part.finite for part in s.parts[:5]):
+        return math.nan, math.nan, math.nan
+    x, y, xx, yy, xy = (part.mean for part in s.parts[:5])
+    return xy - x * y, xx - x * x, yy - y * y
+
+
+def _exp_std(s: Sums) -> float:
+    if s.count < 2:
+        return math.nan
+    mean, square = s[6].mean, s[7].mean
+    return math.sqrt(max(square - mean * mean, 0.0)) if math.isfinite(square) else math.inf
+
+
+_NEEDS = ("rollout_logprob", "old_logprob|logprob")
+_ROLLOUT = ("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP)
+
+
+@reduction(zero=Sums(), needs=_NEEDS, optional=_ROLLOUT)
+def _rollout_moments(batch: Batch) -> Sums:
+    return pair_moments(rollout_pair(batch))
+
+
+@reduction(zero=Sums(), needs=("logprob", "old_logprob"), optional=("minibatch", "epoch", FIRST_STEP, "rollout_logprob"))
+def _first_moments(batch: Batch) -> Sums:
+    return pair_moments(first_pair(batch))
+
+
+_PAIR_METRICS: Final = (
+    ("abs", "nat", _moment(5), "Mean |d|."),
+    ("bias", "nat", _moment(11), "Mean d, signed."),
+    ("k3", "nat", _moment(8), "Mean exp(d) - 1 - d, an unbiased estimate of the KL divergence."),
+    ("corr", "1", correlation, "Pearson correlation of the two logprobs."),
+    ("slope", "1", slope, "Least-squares slope of the second logprob on the first; away from 1 for another temperature."),
+    ("exp_mean", "1", _moment(6), "Mean exp(d): 1 if the first logprob is that of the distribution really sampled."),
+    ("exp_mean_clamped", "1", _moment(9), "Mean of min(exp(d), 10), which single tokens cannot dominate."),
+    ("exp_std", "1", _exp_std, "Standard deviation of exp(d) over tokens, for the error of its mean."),
+    ("prob_abs", "1", _moment(10), "Mean absolute difference of the two probabilities."),
+)
+
+for _suffix, _unit, _final, _doc in _PAIR_METRICS:
+    metric(
+        f"mismatch.{_suffix}",
+        _rollout_moments,
+        _final,
+        unit=_unit,
+        source=_P1,
+        doc=f"{_doc} d = trainer's logprob - rollout_logprob, trained tokens.",
+    )
+    metric(
+        f"mismatch.first_{_suffix}",
+        _first_moments,
+        _final,
+        unit=_unit,
+        source=_P1,
+        doc=f"{_doc} d = logprob - old_logprob, trained tokens of the first mini-batch after sampling.",
+    )
+
+
+@reduction(zero=Sum(), needs=_NEEDS, optional=_ROLLOUT)
+def _sides(batch: Batch) -> Sum:
+    """Of the trained tokens whose |d| stands above the noise, those with d < 0."""
+    pair = rollout_pair(batch)
+    if pair is None:
+        return Sum()
+    d = pair.y - pair.x
+    return Sum.counted(int(np.count_nonzero(d < -NOISE)), int(np.count_nonzero(np.abs(d) > NOISE)))
+
+
+@reduction(zero=Extremes(), needs=_NEEDS, optional=_ROLLOUT)
+def _range(batch: Batch) -> Extremes:
+    pair = rollout_pair(batch)
+    return Extremes() if pair is None else Extremes.of(pair.y - pair.x)
+
+
+metric(
+    "mismatch.one_sided_frac",
+    _sides,
+    lambda s: s.mean,
+    unit="1",
+    source="renormalised sampling gives d <= 0 at every token",
+    doc="Of the trained tokens whose |d| is above .02 nat, the share with d < 0.",
+)
+metric(
+    "mismatch.min",
+    _range,
+    lambda s: s.low,
+    unit="nat",
+    source="log of the kept mass bounds d under truncation",
+    doc="Smallest d.",
+)
+metric("mismatch.max", _range, lambda s: s.high, unit="nat", source="arithmetic", doc="Largest d.")
+
+
+@reduction(zero=Sums(), needs=("rollout_logprob",), optional=_ROLLOUT)
+def _missing(batch: Batch) -> Sums:
+    """Trained tokens: holding a placeholder; rollout_logprob exactly 0; rollout_logprob not finite."""
+    chosen, rollout = selection(batch), batch.columns["rollout_logprob"]
+    count = int(chosen.sum())
+    known = _known(batch)
+    placeholder = np.zeros_like(chosen) if known is None else known[1]
+    flags = (placeholder, chosen & (rollout == 0.0), chosen & ~np.isfinite(rollout))
+    return Sums(tuple(Sum.of(segment_sums(flag, batch.splits), count) for flag in flags))
+
+
+metric(
+    "mismatch.zero_fill_frac",
+    _missing,
+    _moment(0),
+    unit="1",
+    source="engines pad missing logprobs with 0, which is probability 1",
+    doc="Share of trained tokens with rollout_logprob exactly 0 where the trainer's is below -1.",
+)
+metric(
+    "mismatch.zero_frac",
+    _missing,
+    _moment(1),
+    unit="1",
+    source="arithmetic",
+    doc="Share of trained tokens with rollout_logprob exactly 0.",
+)
+metric(
+    "mismatch.nan_frac",
+    _missing,
+    _moment(2),
+    unit="1",
+    source="arithmetic",
+    doc="Share of trained tokens whose rollout_logprob is NaN or infinite.",
+)

@@ -1,0 +1,106 @@
+"""Which of several recorded policies the engine sampled from, and whether a step holds rows that no update has touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from rl_doctor.analyzer.derive import FIRST_STEP, segment_sums, selection
+from rl_doctor.analyzer.metrics.mismatch import bypassed, first_pass, pass_pair, spread
+from rl_doctor.analyzer.registry import metric, reduction
+from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
+from rl_doctor.store.batch import Batch
+
+
+def _distances(batch: Batch, pairs: tuple[tuple[str, str], ...], *, first: bool) -> Sums:
+    """Sums of |a - b| for each pair of columns, over the trained tokens at which all columns are finite."""
+    names = {name for pair in pairs for name in pair}
+    keep = selection(batch)
+    for name in names:
+        keep = keep & np.isfinite(batch.columns[name])
+    rows = first_pass(batch) if first else None
+    if rows is not None:
+        keep = keep & spread(batch, rows)
+    before = np.zeros(batch.n_tokens + 1, np.int64)
+    np.cumsum(keep, out=before[1:])
+    splits = before[batch.splits]
+    values = {name: batch.columns[name][keep].astype(np.float64) for name in names}
+    return Sums(tuple(Sum.of(segment_sums(np.abs(values[a] - values[b]), splits), int(splits[-1])) for a, b in pairs))
+
+
+_PASS = ("minibatch", "epoch", FIRST_STEP)
+
+
+@reduction(zero=Sums(), needs=("rollout_logprob", "old_logprob", "logprob"), optional=_PASS)
+def _nearest(batch: Batch) -> Sums:
+    pairs = (("rollout_logprob", "old_logprob"), ("rollout_logprob", "logprob"), ("old_logprob", "logprob"))
+    return _distances(batch, pairs, first=True)
+
+
+@reduction(zero=Sums(), needs=("rollout_logprob", "old_logprob", "ref_logprob"))
+def _reference(batch: Batch) -> Sums:
+    return _distances(batch, (("rollout_logprob", "ref_logprob"), ("old_logprob", "ref_logprob")), first=False)
+
+
+@reduction(zero=Sums(), needs=("old_logprob", "logprob", "ref_logprob"), optional=_PASS)
+def _old_reference(batch: Batch) -> Sums:
+    return _distances(batch, (("old_logprob", "ref_logprob"), ("logprob", "ref_logprob")), first=True)
+
+
+def _mean(index: int) -> Callable[[Sums], float]:
+    return lambda s: s[index].mean if s.parts else math.nan
+
+
+for _name, _of, _index, _doc in (
+    ("rollout_to_old", _nearest, 0, "Mean |rollout_logprob - old_logprob|, first mini-batch where known."),
+    ("rollout_to_new", _nearest, 1, "Mean |rollout_logprob - logprob|, first mini-batch where known."),
+    ("old_to_new", _nearest, 2, "Mean |logprob - old_logprob| at the same tokens, first mini-batch where known."),
+    ("rollout_to_ref", _reference, 0, "Mean |rollout_logprob - ref_logprob|: small if the engine samples the reference."),
+    ("old_to_ref", _reference, 1, "Mean |old_logprob - ref_logprob| at the same tokens."),
+    ("first_old_to_ref", _old_reference, 0, "Mean |old_logprob - ref_logprob|, first mini-batch where known."),
+    ("first_new_to_ref", _old_reference, 1, "Mean |logprob - ref_logprob|, first mini-batch where known."),
+):
+    metric(
+        f"mismatch.{_name}",
+        _of,
+        _mean(_index),
+        unit="nat",
+        source="the nearest of several policies is the one that sampled",
+        doc=_doc,
+    )
+
+
+@reduction(zero=Extremes(), needs=("logprob", "old_logprob"), optional=("rollout_logprob",))
+def _calmest(batch: Batch) -> Extremes:
+    """Mean |logprob - old_logprob| per row of at least 8 tokens whose old_logprob is not the engine's."""
+    pair = pass_pair(batch)
+    counts = np.diff(pair.splits)
+    rows = (counts >= 8) & ~bypassed(batch)
+    return Extremes.of(pair.sums(np.abs(pair.y - pair.x))[rows] / counts[rows])
+
+
+metric(
+    "mismatch.calmest_row_abs",
+    _calmest,
+    lambda s: s.low,
+    unit="nat",
+    source="a step that holds a first mini-batch holds rows whose ratio is 1",
+    doc="Smallest mean |logprob - old_logprob| of any row with at least 8 trained tokens.",
+)
+
+
+@reduction(zero=Sum(), needs=("rollout_logprob", "old_logprob"))
+def _bypass(batch: Batch) -> Sum:
+    return Sum.of(bypassed(batch).astype(np.float64))
+
+
+metric(
+    "mismatch.bypass_frac",
+    _bypass,
+    mean,
+    unit="1",
+    source="decoupled and bypass modes of asynchronous trainers",
+    doc="Share of rows whose old_logprob repeats rollout_logprob bit by bit: the ratio itself then corrects for staleness.",
+)

@@ -1,0 +1,336 @@
+"""What the loss covers: padding, EOS, prompts, observations, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rl_doctor.report.model import Evidence, Hit
+from rl_doctor.rules.reading import lacking
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.spans import Breach, above, at, below, pooled
+from rl_doctor.rules.view import View
+
+_INVERTED_AGREEMENT = 0.1
+_INVERTED_BEYOND = 0.9
+
+
+@rule(
+    "RLD010",
+    "mask-covers-padding",
+    severity="error",
+    optional=("mask.beyond_length_frac", "mask.beyond_length_row_frac", "mask.trailing_pad_frac", "mask.trailing_pad_row_frac"),
+    limits={"beyond": 0.0, "padding_rows": 0.02},
+    cause="The response mask was built from the padded width, or from the first EOS in rows that have none.",
+    advice=(
+        "Build the mask from the real lengths (attention mask), not from token ids.",
+        "Where padding and EOS share an id, keep the first EOS and mask what follows.",
+    ),
+    avoids=(
+        "responses cut at the length limit, which fill their row and have no padding",
+        "the one EOS that ends a response where EOS and padding share an id",
+    ),
+    source="public trainer issues on masks that run to the end of the row when no EOS was generated",
+)
+def mask_covers_padding(view: View, limits: Limits) -> Iterable[Hit | Skip]:
+    """Padding is trained on.
+
+    The policy learns to produce padding, the loss is diluted by tokens that nobody sampled, and entropy and KL are averaged
+    over them. It shows as noise that grows with the spread of lengths, never as an exception.
+
+    Two counts over the trained tokens: those at or beyond response_length (any is an error), and those that are the padding
+    token after the last other token of the row (an error in more than ``padding_rows`` of the rows; one such token is allowed
+    where EOS and padding share an id). The second works without lengths.
+
+    Limits: needs response_length, or token ids and the padding id. A mask that is inverted altogether is mask-inverted's
+    business.
+    """
+    beyond, padding = view.get("mask.beyond_length_frac"), view.get("mask.trailing_pad_row_frac")
+    if beyond is None and padding is None:
+        yield lacking(view, "mask.beyond_length_frac", "mask.trailing_pad_row_frac")
+        return
+    past = above(beyond, limits["beyond"])
+    rows = above(padding, 0.0)
+    if padding is not None and pooled(padding) <= limits["padding_rows"] and (rows is None or rows.value <= 0.5):
+        rows = None
+    if past is not None and past.value > _INVERTED_BEYOND:
+        return
+    found = past or rows
+    if found is None:
+        return
+    evidence = [found.evidence()]
+    if past is not None:
+        message = f"{past.items:.0f} of {past.n} trained tokens ({past.value:.2%}) lie beyond the response {past.when}"
+        if rows is not None:
+            evidence.append(rows.evidence())
+    else:
+        message = f"{found.value:.1%} of the rows train padding after the last real token {found.when}"
+    unchecked = () if beyond is not None else ("where the response really ends: response_length is not recorded",)
+    yield Hit(message, "error", tuple(evidence), None, (), unchecked)
+
+
+@rule(
+    "RLD011",
+    "mask-misses-eos",
+    severity="error",
+    needs=("mask.eos_missed_frac",),
+    limits={"most": 0.5, "some": 0.05, "rows": 3},
+    cause="EOS is masked out together with padding, usually since both share an id.",
+    advice=(
+        "Mask padding by position (after the first EOS of the response), not by token id.",
+        "Give the tokenizer a padding token of its own.",
+        "Watch the response length: without EOS in the loss it drifts to the limit.",
+    ),
+    avoids=(
+        "responses ended by a stop string or a tool call, which have no EOS to train",
+        "responses that are masked as a whole",
+        "conversations that end in a tool's message",
+    ),
+    source="public trainer issues and fixes on padding ids equal to EOS ids",
+)
+def mask_misses_eos(view: View, limits: Limits) -> Iterable[Hit | Skip]:
+    """The EOS token that ends a response is not trained on.
+
+    The policy then never learns when to stop: the decision to end gets no gradient, and lengths drift towards the limit.
+
+    Judged are rows whose finish_reason is stop (or unknown), that end by an EOS id, and whose last token before it is trained. Of
+    these the share with an untrained EOS is 0 in a healthy run and about 1 with this defect. More than ``most`` is an error,
+    more than ``some`` (and at least ``rows`` rows) a warning: token-level rejection may take single EOS tokens out.
+
+    Limits: needs token ids and the EOS ids of the run. Where the attention mask leaves EOS out too, it was not recorded, and the
+    row is not judged.
+    """
+    missed = above(view.series("mask.eos_missed_frac"), limits["some"])
+    if missed is None or missed.items < limits["rows"]:
+        return
+    severity = "error" if missed.value > limits["most"] else "warning"
+    message = f"{missed.items:.0f} of {missed.n} responses that end by EOS ({missed.value:.0%}) do not train it {missed.when}"
+    ruled_out = ("truncation: only responses that ended by EOS are counted",)
+    yield Hit(message, "error" if severity == "error" else "warning", (missed.evidence(),), None, ruled_out)
+
+
+@rule(
+    "RLD012",
+    "mask-inverted",
+    severity="error",
+    optional=("mask.role_agreement", "mask.sampled_agreement", "mask.beyond_length_frac"),
+    limits={"agreement": _INVERTED_AGREEMENT, "beyond": _INVERTED_BEYOND, "tokens": 32},
+    cause="The mask has the opposite meaning: 1 where tokens are to be left out.",
+    advice=(
+        "Invert the mask, or the convention of the function that reads it.",
+        "Check the helper that pairs turn markers: a shift by one turn has the same effect.",
+    ),
+    avoids=("observations that are much longer than the actions", "rows that are masked as a whole"),
+    source="public agent-training issues in which only observation tokens got a gradient",
+)
+def mask_inverted(view: View, limits: Limits) -> Iterable[Hit | Skip]:
+    """Exactly the wrong tokens are trained on.
+
+    What the policy sampled gets no gradient and what it read, or padding, does. The loss moves, the task does not improve.
+
+    The mask is compared with who wrote each token (role), with where the engine gave a logprob, and with where the response ends.
+    A share of agreement below ``agreement``, or a share of trained tokens beyond the response above ``beyond``, over at least
+    ``tokens`` tokens, is an inverted mask. Anything in between is another rule's business.
+    """
+    series = {name: view.get(name) for name in ("mask.role_agreement", "mask.sampled_agreement")}
+    beyond = view.get("mask.beyond_length_frac")
+    if all(found is None for found in series.values()) and beyond is None:
+        yield lacking(view, "mask.role_agreement", "mask.sampled_agreement", "mask.beyond_length_frac")
+        return
+    words = {"mask.role_agreement": "who wrote the tokens", "mask.sampled_agreement": "where the engine gave a logprob"}
+    found: list[tuple[Breach, str]] = []
+    for name, one in series.items():
+        breach = below(one, limits["agreement"])
+        if breach is not None and breach.n >= limits["tokens"]:
+            found.append(
+                (breach, f"the mask agrees with {words[name]} at only {breach.value:.1%} of {breach.n} tokens {breach.when}")
+            )
+    past = above(beyond, limits["beyond"])
+    if past is not None and past.n >= limits["tokens"]:
+        found.append((past, f"{past.value:.0%} of the trained tokens lie beyond the response {past.when}"))
+    if found:
+        yield Hit(found[0][1], "error", tuple(breach.evidence() for breach, _ in found))
+
+
+@rule(
+    "RLD013",
+    "prompt-in-loss",
+    severity="error",
+    needs=("mask.prompt_loss_tokens", "mask.prompt_loss_frac"),
+    cause="The loss mask covers the whole sequence, prompt included.",
+    advice=(
+        "Use the mask of the response, or cut logits and mask to the last response_length positions alike.",
+        "If the mask is full-width on purpose, check that the loss really slices it.",
+    ),
+    avoids=("a full-width attention mask that the loss does not use",),
+    source="public trainer issues on loss masks equal to the attention mask",
+)
+def prompt_in_loss(view: View, _: Limits) -> Iterable[Hit | Skip]:
+    """Prompt tokens are trained on.
+
+    The advantage of the response then pushes the probability of the question up or down; the policy drifts on text that it did
+    not write, and lengths of prompts weigh in the loss. prompt_loss_tokens counts prompt positions that the loss covers: 0 is
+    right.
+    """
+    rows = above(view.series("mask.prompt_loss_frac"), 0.0)
+    if rows is None:
+        return
+    tokens = above(view.series("mask.prompt_loss_tokens"), 0.0)
+    evidence = (rows.evidence(),) if tokens is None else (rows.evidence(), tokens.evidence())
+    mean = 0.0 if tokens is None else tokens.value
+    yield Hit(f"{rows.value:.0%} of {rows.n} rows train prompt tokens, {mean:.1f} on average, {rows.when}", "error", evidence)
+
+
+@rule(
+    "RLD014",
+    "observation-in-loss",
+    severity="error",
+    optional=(
+        "mask.observation_frac",
+        "mask.observation_trained_frac",
+        "mask.unsampled_frac",
+        "mask.role_agreement",
+        "mask.sampled_agreement",
+    ),
+    limits={"share": 0.01, "agreement": _INVERTED_AGREEMENT},
+    cause="Tokens that the policy did not write are in the loss: tool output, user turns, or glue of the chat template.",
+    advice=(
+        "Build the mask while the conversation is put together (token in, token out), not by searching for markers in text.",
+        "Check the turn boundaries: the header and the newline after the end of a turn are the template's, not the policy's.",
+        "If observations are trained on purpose, ignore this rule for the run.",
+    ),
+    avoids=("forced prefixes that the engine gives logprobs for", "observations that are masked out"),
+    source="public agent-training issues: retrieved text or template glue in the loss, and early collapse",
+)
+def observation_in_loss(view: View, limits: Limits) -> Iterable[Hit | Skip]:
+    """Tool output, user text or template glue is trained on.
+
+    Their probability under the policy is low and not its doing; the gradient there dominates, KL turns strongly negative, and
+    runs collapse early.
+
+    With roles, trained tokens that a tool, a user or the system wrote are counted. Without, trained tokens for which the engine
+    gave no logprob (NaN, or 0 where the trainer finds them improbable), in runs of three or more, between tokens that have one.
+    More than ``share`` of the trained tokens is an error, less a warning (turn boundaries off by a few tokens).
+
+    Limits: without roles and with a placeholder other than NaN or 0 it sees nothing. Missing logprobs at the end of a row, or
+    scattered, are missing-rollout-logprob's business.
+    """
+    by_role, by_engine = view.get("mask.observation_frac"), view.get("mask.unsampled_frac")
+    if by_role is None and by_engine is None:
+        yield lacking(view, "mask.observation_frac", "mask.unsampled_frac")
+        return
+    for name in ("mask.role_agreement", "mask.sampled_agreement"):
+        agreement = view.get(name)
+        if agreement is not None and pooled(agreement) < limits["agreement"]:
+            return
+    yield from _observed(view, limits, above(by_role, 0.0), above(by_engine, 0.0))
+
+
+def _observed(view: View, limits: Limits, role: Breach | None, engine: Breach | None) -> Iterator[Hit]:
+    found = role or engine
+    if found is None:
+        return
+    who = "were written by a tool, a user or the system" if role is not None else "have no logprob from the engine"
+    message = f"{found.items:.0f} of {found.n} trained tokens ({found.value:.1%}) {who} {found.when}"
+    evidence = [found.evidence()]
+    covered = at(view.get("mask.observation_trained_frac"), found.series.steps[found.marked])
+    if role is not None and covered is not None:
+        share = pooled(covered)
+        evidence.append(Evidence(covered.metric, found.first, found.last, share, n=int(covered.counts.sum())))
+        message += f"; {share:.0%} of such tokens are trained"
+    if role is not None and engine is not None:
+        evidence.append(engine.evidence())
+    unchecked = () if role is not None else ("who wrote the tokens: role is not recorded",)
+    yield Hit(message, "error" if found.value > limits["share"] else "warning", tuple(evidence), None, (), unchecked)
+
+
+@rule(
+    "RLD015",
+    "advantage-outside-mask",
+    severity="error",
+    needs=("mask.adv_outside_frac", "mask.adv_outside_row_frac"),
+    optional=("mask.adv_inside_zero_frac", "mask.adv_broadcast_frac"),
+    limits={"share": 0.005, "misplaced": 0.25, "mixed": 0.02},
+    cause="Advantages were computed or whitened without the mask that the loss uses.",
+    advice=(
+        "Compute returns and whitening over the mask of the loss, and set advantages to 0 elsewhere.",
+        "If advantages stand beside the mask, check for a shift by one between them.",
+        "Check that the loss multiplies by the mask: only then do such values do no harm.",
+    ),
+    avoids=("one advantage per response, repeated over the whole row: the loss masks it", "NaN at masked tokens"),
+    source="public trainer issues on advantage statistics over masked positions",
+)
+def advantage_outside_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
+    """Advantages stand at tokens that are not trained.
+
+    Either they were computed over other tokens than the loss covers (then whitening and returns are off at the trained tokens
+    too), or mask and advantage are shifted against each other (then part of the signal is lost).
+
+    In rows that hold untrained tokens the share of the sum of |advantage| that lies outside the mask is taken. A row that
+    repeats its one advantage everywhere is left out: that is how several trainers store it. More than ``share`` is a warning;
+    it is an error if in those rows more than ``misplaced`` of the trained tokens have advantage 0, since then the signal itself
+    is displaced. If only some rows repeat their advantage outside (a share between ``mixed`` and 1 - ``mixed``), a warning says
+    so.
+    """
+    outside = above(view.series("mask.adv_outside_frac"), limits["share"])
+    if outside is not None:
+        steps = outside.series.steps[outside.marked]
+        zeros = at(view.get("mask.adv_inside_zero_frac"), steps)
+        lost = pooled(zeros) if zeros is not None else 0.0
+        misplaced = lost > limits["misplaced"]
+        evidence = [outside.evidence()]
+        message = f"{outside.value:.1%} of the sum of |advantage| lies at untrained tokens {outside.when}"
+        cause = None
+        if zeros is not None and misplaced:
+            evidence.append(
+                Evidence(zeros.metric, outside.first, outside.last, lost, None, limits["misplaced"], "1", int(zeros.counts.sum()))
+            )
+            message += f", while {lost:.0%} of the trained tokens have none"
+            cause = "Mask and advantage are displaced against each other."
+        yield Hit(message, "error" if misplaced else "warning", tuple(evidence), cause)
+        return
+    repeated = view.get("mask.adv_broadcast_frac")
+    if repeated is not None and limits["mixed"] < pooled(repeated) < 1.0 - limits["mixed"]:
+        found = above(repeated, limits["mixed"])
+        if found is not None:
+            message = f"{found.value:.0%} of the rows repeat their advantage at untrained tokens {found.when}, the others do not"
+            yield Hit(message, "warning", (found.evidence(),))
+
+
+@rule(
+    "RLD016",
+    "empty-mask",
+    severity="error",
+    needs=("mask.empty_frac", "mask.empty_unexplained_frac"),
+    limits={"all": 0.999, "most": 0.5, "some": 0.05},
+    cause="The mask removes whole responses: a filter that matches everything, or a mask that was never set.",
+    advice=(
+        "Count what each filter removes (length, rejection, stale samples), and log it.",
+        "Check that masks of tools, completion and loss are combined once, and with the right shapes.",
+    ),
+    avoids=("padding rows", "responses filtered since they were cut at the length limit or aborted", "responses of length 0"),
+    source="masks combined over truncation, tools and rejection can leave nothing (public trainer issues)",
+)
+def empty_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
+    """Responses without a single trained token.
+
+    They cost a rollout and give no gradient; in trainers that average over sequences they dilute the loss, and in group
+    baselines they still count. If a whole step has none, the step trains nothing.
+
+    Rows that only fill the batch and rows without a response are left out. Steps in which more than ``all`` of the rows are
+    empty are an error. Otherwise the share of rows that neither the length limit nor an abort explains counts: above ``most`` a
+    warning, above ``some`` worth knowing. Overlong filtering is at most info.
+    """
+    share, odd = view.series("mask.empty_frac"), view.series("mask.empty_unexplained_frac")
+    nothing = above(share, limits["all"])
+    if nothing is not None:
+        explained = at(odd, nothing.series.steps[nothing.marked])
+        filtered = explained is not None and pooled(explained) < limits["some"]
+        cause = "Every response was filtered as truncated or aborted." if filtered else None
+        unlucky = nothing.marked.sum() < 0.1 * len(share) and filtered
+        message = f"no response has a trained token {nothing.when}: these steps train nothing"
+        yield Hit(message, "warning" if unlucky else "error", (nothing.evidence(),), cause)
+        return
+    strange = above(odd, limits["some"])
+    if strange is not None and pooled(odd) > limits["some"]:
+        message = f"{strange.value:.0%} of {strange.n} responses have no trained token {strange.when}"
+        yield Hit(message, "warning" if strange.value > limits["most"] else "info", (strange.evidence(),))
