@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.states import Sum
+from rl_doctor.schema import MISSING_INT
 from rl_doctor.store.batch import Batch
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 T = TypeVar("T")
+
+FIRST_STEP: Final = "rollout_first_step"
+"""Sequence column that the engine adds: the first step that trained on the row's generation batch (needs rollout_step)."""
 
 
 def derived(function: Callable[[Batch], T]) -> Callable[[Batch], T]:
@@ -33,14 +39,19 @@ def derived(function: Callable[[Batch], T]) -> Callable[[Batch], T]:
 
 
 @derived
-def selection(batch: Batch) -> NDArray[np.bool_]:
+def real_rows(batch: Batch) -> Bools:
+    """Bool ``[n_sequences]``: rows that are not there only to fill the batch."""
+    padding = batch.get("is_padding")
+    return np.ones(batch.n_sequences, np.bool_) if padding is None else ~padding.astype(np.bool_)
+
+
+@derived
+def selection(batch: Batch) -> Bools:
     """Bool ``[n_tokens]``: tokens trained on. Without a response_mask every stored token; padding rows never."""
     mask = batch.get("response_mask")
     chosen = np.ones(batch.n_tokens, np.bool_) if mask is None else mask.astype(np.bool_)
-    padding = batch.get("is_padding")
-    if padding is not None and padding.any():
-        chosen = chosen & ~np.repeat(padding.astype(np.bool_), np.diff(batch.splits))
-    return chosen
+    real = real_rows(batch)
+    return chosen if real.all() else chosen & np.repeat(real, np.diff(batch.splits))
 
 
 @derived
@@ -55,28 +66,77 @@ def selected(batch: Batch, name: str) -> Floats:
     """Column ``name`` at the selected tokens, float64 ``[n_selected]``; computed once per batch."""
     key = ("selected", name)
     if key not in batch.scratch:
-        batch.scratch[key] = batch.columns[name][selection(batch)].astype(np.float64)
+        chosen = selection(batch)
+        column = batch.columns[name]
+        batch.scratch[key] = (column if chosen.all() else column[chosen]).astype(np.float64)
     values: Floats = batch.scratch[key]
     return values
 
 
-def segment_sums(values: Floats, splits: NDArray[np.int64]) -> Floats:
-    """Sum of ``values`` ``[n]`` per segment, ``[len(splits) - 1]``; 0 for an empty segment."""
+def segment_sums(values: NDArray[Any], splits: NDArray[np.int64]) -> Floats:
+    """Sum of ``values`` ``[n]`` per segment, float64 ``[len(splits) - 1]``; 0 for an empty segment."""
     sums = np.zeros(len(splits) - 1, np.float64)
     filled = np.flatnonzero(np.diff(splits))
     if filled.size:
-        sums[filled] = np.add.reduceat(values, splits[filled])
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums[filled] = np.add.reduceat(values, splits[filled], dtype=np.float64)
     return sums
 
 
-def per_sequence_sums(batch: Batch, values: Floats) -> Floats:
+def segment_extremes(values: Floats, splits: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Smallest and largest of ``values`` ``[n]`` per segment, each ``[len(splits) - 1]``; NaN for an empty segment."""
+    low, high = np.full((2, len(splits) - 1), np.nan)
+    filled = np.flatnonzero(np.diff(splits))
+    if filled.size:
+        low[filled] = np.minimum.reduceat(values, splits[filled])
+        high[filled] = np.maximum.reduceat(values, splits[filled])
+    return low, high
+
+
+def per_sequence_sums(batch: Batch, values: NDArray[Any]) -> Floats:
     """Sum of selected ``values`` ``[n_selected]`` per sequence, ``[n_sequences]``."""
     return segment_sums(values, selected_splits(batch))
 
 
+@derived
 def per_sequence_counts(batch: Batch) -> NDArray[np.int64]:
     """Number of selected tokens per sequence, int64 ``[n_sequences]``."""
     return np.diff(selected_splits(batch))
+
+
+def token_sum(batch: Batch, values: NDArray[Any], rows: Bools | None = None) -> Sum:
+    """Exact sum of selected ``values`` ``[n_selected]`` with their number, over the sequences ``rows`` (default all)."""
+    sums, counts = per_sequence_sums(batch, values), per_sequence_counts(batch)
+    if rows is not None:
+        sums, counts = sums[rows], counts[rows]
+    return Sum.of(sums, int(counts.sum()))
+
+
+def share(flags: Bools, *inputs: Floats) -> Sum:
+    """Number of true ``flags`` ``[n]`` among n; NaN where one of ``inputs`` ``[n]``, from which they follow, is NaN."""
+    nan = sum(int(np.count_nonzero(np.isnan(values))) for values in inputs)
+    return Sum.counted(int(np.count_nonzero(flags)), flags.size, nan)
+
+
+def tokens_of(batch: Batch, rows: Bools) -> Bools:
+    """Bool ``[n_selected]``: selected tokens of the sequences ``rows``."""
+    return np.repeat(rows, per_sequence_counts(batch))
+
+
+@derived
+def first_rows(batch: Batch) -> Bools:
+    """Bool ``[n_sequences]``: rows of the first mini-batch, before any optimizer step on their generation batch."""
+    first: Bools = (batch.columns["epoch"] == 0) & (batch.columns["minibatch"] == 0)
+    started = batch.get(FIRST_STEP)
+    return first if started is None else first & (started == batch.step)
+
+
+@derived
+def later_rows(batch: Batch) -> Bools:
+    """Bool ``[n_sequences]``: rows before which a step was taken on their generation batch."""
+    later: Bools = (batch.columns["epoch"] > 0) | (batch.columns["minibatch"] > 0)
+    started = batch.get(FIRST_STEP)
+    return later if started is None else later | (started < batch.step)
 
 
 def codes(values: NDArray[Any]) -> NDArray[np.int64]:
@@ -86,3 +146,15 @@ def codes(values: NDArray[Any]) -> NDArray[np.int64]:
     encoded = pa.array(values, from_pandas=True).dictionary_encode(null_encoding="encode")
     indices: NDArray[np.int64] = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return indices
+
+
+def known(values: NDArray[Any]) -> Bools:
+    """Bool ``[n]``: values that are not null (None, NaN, or the integer that stands for null)."""
+    if values.dtype.kind == "f":
+        return np.asarray(~np.isnan(values), np.bool_)
+    if values.dtype.kind == "O":
+        return np.asarray(values != None, np.bool_)  # noqa: E711 - elementwise
+    missing = MISSING_INT.get(values.dtype.name)
+    if missing is None:
+        return np.ones(len(values), np.bool_)
+    return np.asarray(values != missing, np.bool_)

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from rl_doctor.analyzer.registry import PER_SEQUENCE_PREFIX, Metric, Reduction, metrics, sequence_values
-from rl_doctor.analyzer.rollouts import Rollouts
+from rl_doctor.analyzer.derive import FIRST_STEP
+from rl_doctor.analyzer.logged import logged_batches, logged_columns, logged_series
+from rl_doctor.analyzer.registry import (
+    PER_SEQUENCE_PREFIX,
+    Metric,
+    Reduction,
+    families,
+    metrics_for,
+    sequence_values,
+)
+from rl_doctor.analyzer.rollouts import KEYS, PASSES, Rollouts
 from rl_doctor.analyzer.series import Series
-from rl_doctor.errors import UsageError
-from rl_doctor.schema import RunConfig, RunInfo
+from rl_doctor.errors import InputError, UsageError
+from rl_doctor.schema import COLUMNS, MISSING_INT, RunConfig, RunInfo
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.metric_log import MetricLog
 
-CONFIG_PREFIX = "config."
+CONFIG_PREFIX: Final = "config."
+_ADDED: Final[Mapping[str, str]] = {FIRST_STEP: "rollout_step", PASSES: "uid"}
+"""Columns that the engine adds to batches, each with the stored column that it follows from."""
 
 
 class Source(Protocol):
@@ -30,107 +42,200 @@ class Source(Protocol):
         """Canonical columns that the run has."""
 
     def batches(self, columns: Collection[str]) -> Iterator[Batch]:
-        """Batches in the order of steps; the batches of a step follow each other."""
+        """Batches in the order of steps, each with all of ``columns``; the batches of a step follow each other."""
+
+    def metrics(self) -> MetricLog:
+        """What the trainer itself logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Series by metric name, and for each metric that could not be computed what it lacks."""
+    """What one pass gave.
+
+    Attributes:
+        series: series by metric name.
+        missing: for each metric that could not be computed, the columns and ``config.`` fields that it lacks.
+        reopened_rollouts: how often a generation batch came back after it was taken for finished; its late rows are then
+            reduced apart, at the step that they came back at.
+    """
 
     series: Mapping[str, Series]
     missing: Mapping[str, tuple[str, ...]]
+    reopened_rollouts: int = 0
 
 
 def requirements(names: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Expand ``per_sequence.`` names: (stored columns and ``config.`` fields needed, per-sequence values needed)."""
+    """Expand what metrics need: (stored columns and ``config.`` fields, names of per-sequence values)."""
     stored: set[str] = set()
     values: set[str] = set()
-    for name in names:
+    for name in (part for alternatives in names for part in alternatives.split("|")):
         if name.startswith(PER_SEQUENCE_PREFIX):
             values.add(name)
-            stored.update(sequence_values()[name].needs)
+            stored.update(part for need in sequence_values()[name].needs for part in need.split("|"))
         else:
-            stored.add(name)
+            stored.add(_ADDED.get(name, name))
     return stored, values
 
 
 def lacking(needs: Iterable[str], columns: Collection[str], config: RunConfig) -> tuple[str, ...]:
-    """What of ``needs`` the run does not have, in order."""
-    known = {CONFIG_PREFIX + field.name for field in fields(config) if getattr(config, field.name) is not None}
-    stored, _ = requirements(needs)
-    return tuple(sorted(name for name in stored if name not in columns and name not in known))
+    """What of ``needs`` the run does not have, in order; of alternatives the first."""
+    present = {CONFIG_PREFIX + field.name for field in fields(config) if getattr(config, field.name) is not None}
+    present.update(columns)
+    lacks: set[str] = set()
+    for need in needs:
+        choices = [_lacking_one(name, present, config) for name in need.split("|")]
+        if all(choices):
+            lacks.update(choices[0])
+    return tuple(sorted(lacks))
 
 
-def analyze(source: Source, names: Sequence[str] | None = None) -> Analysis:
+def _lacking_one(name: str, present: set[str], config: RunConfig) -> tuple[str, ...]:
+    if name.startswith(PER_SEQUENCE_PREFIX):
+        return lacking(sequence_values()[name].needs, present, config)
+    stored = _ADDED.get(name, name)
+    return () if stored in present else (stored,)
+
+
+def analyze(source: Source, names: Sequence[str] | None = None, extra: Iterable[Metric] = ()) -> Analysis:
     """Compute metrics in one pass.
 
     Args:
         source: the run.
-        names: canonical metric names; by default all that the run has the columns for.
+        names: canonical metric names, or a prefix that ends in a dot for all that start with it; by default all.
+        extra: further metrics, registered or not, folded in the same pass where the run has the columns.
 
     Returns:
         The series, and for each metric that was skipped the columns it lacks.
 
     Raises:
         UsageError: a name is not a metric.
+        InputError: the source goes back to a step that it had left.
     """
-    known = metrics()
-    chosen = list(known) if names is None else list(dict.fromkeys(names))
-    if unknown := [name for name in chosen if name not in known]:
-        raise UsageError(f"unknown metric {unknown[0]!r}; `rl-doctor metrics --list` names them all")
-    missing = {name: lack for name in chosen if (lack := lacking(known[name].needs, source.columns, source.info.config))}
-    wanted = [known[name] for name in chosen if name not in missing]
+    known = metrics_for(source.columns)
+    missing: dict[str, tuple[str, ...]] = {}
+    wanted: list[Metric] = []
+    log: MetricLog | None = None
+    logged: dict[str, Series] = {}
+    for name in _expand(known, names):
+        lacks = lacking(known[name].needs, source.columns, source.info.config) if name in known else _family_columns(name)
+        if not lacks:
+            wanted.append(known[name])
+            continue
+        log = source.metrics() if log is None else log
+        unit = known[name].unit if name in known else "1"
+        if name in known and known[name].reduction.level == "logged" and not _unlogged(known[name], log, source):
+            wanted.append(known[name])
+        elif (found := logged_series(log, name, unit)) is not None:
+            logged[name] = found
+        else:
+            missing[name] = lacks
+    chosen = {item.name for item in wanted}
+    wanted += [item for item in extra if item.name not in chosen and not lacking(item.needs, source.columns, source.info.config)]
     fold = _Fold(source, wanted)
-    for batch in source.batches(fold.columns):
-        fold.add(batch)
+    if fold.rows:
+        for batch in source.batches(fold.columns):
+            fold.add(batch)
     fold.finish()
-    return Analysis({item.name: fold.series(item) for item in wanted}, missing)
+    if log is not None:
+        fold.add_log(log, source)
+    return Analysis({**{item.name: fold.series(item) for item in wanted}, **logged}, missing, fold.reopened)
+
+
+def _expand(known: Mapping[str, Metric], names: Sequence[str] | None) -> list[str]:
+    if names is None:
+        return list(known)
+    chosen: dict[str, None] = {}
+    for name in names:
+        if name.endswith("."):
+            chosen.update(dict.fromkeys(found for found in known if found.startswith(name)))
+        elif name in known or any(name.startswith(item.prefix) for item in families()):
+            chosen[name] = None
+        else:
+            raise UsageError(f"unknown metric {name!r}; `rl-doctor metrics --list` names them all")
+    return list(chosen)
+
+
+def _family_columns(name: str) -> tuple[str, ...]:
+    return tuple(f"{item.columns}<name>" for item in families() if name.startswith(item.prefix))
+
+
+def _unlogged(item: Metric, log: MetricLog, source: Source) -> tuple[str, ...]:
+    """What a logged metric lacks when the log stands in for its columns."""
+    return lacking(item.needs, logged_columns(log), source.info.config)
 
 
 class _Fold:
-    """States of the step being read, and the finished values of the steps before."""
+    """States of the steps being read, and the finished values of the steps before."""
 
     def __init__(self, source: Source, wanted: Sequence[Metric]) -> None:
         self._by_reduction: dict[Reduction, list[Metric]] = {}
         for item in wanted:
             self._by_reduction.setdefault(item.reduction, []).append(item)
-        self._token = [r for r in self._by_reduction if r.level == "token"]
-        self._rollout = [r for r in self._by_reduction if r.level == "rollout"]
+        self._info = source.info
+        stored = [r for r in self._by_reduction if not lacking(r.needs, source.columns, source.info.config)]
+        self._token = [r for r in stored if r.level != "rollout"]
+        self._rollout = [r for r in stored if r.level == "rollout"]
+        self._logged = [r for r in self._by_reduction if r not in stored]
+        self.rows = bool(stored)
         self._points: dict[str, list[tuple[int, float, int]]] = {item.name: [] for item in wanted}
         self._step: int | None = None
         self._states: dict[Reduction, Any] = {}
+        self._rollout_states: dict[int, dict[Reduction, Any]] = {}
+        self._first_steps: dict[int, int] = {}
+        self._mark_first = any(FIRST_STEP in (*r.needs, *r.optional) for r in self._token)
         names = {name for r in self._rollout for name in (*r.needs, *r.optional)}
-        stored, values = requirements(names)
-        self._rollouts = Rollouts(
-            columns={name for name in stored if not name.startswith(CONFIG_PREFIX)},
-            values=[
-                sequence_values()[name] for name in sorted(values) if self._computable(sequence_values()[name].needs, source)
-            ],
-        )
-        needed = {name for r in self._by_reduction for name in (*r.needs, *r.optional)}
-        optional = {name for value in self._rollouts.values for name in value.optional}
-        base = requirements(needed)[0] | optional | self._rollouts.keys | {"response_mask", "is_padding"}
+        columns, values = requirements(names)
+        computed = [
+            sequence_values()[name]
+            for name in sorted(values)
+            if not lacking(sequence_values()[name].needs, source.columns, source.info.config)
+        ]
+        self._rollouts = Rollouts(source.info, columns, computed)
+        base = requirements({name for r in stored for name in (*r.needs, *r.optional)})[0]
+        base |= requirements(name for value in computed for name in (*value.needs, *value.optional))[0]
+        base |= {"is_padding"} | (KEYS if self._rollout else set())
+        if any(name in COLUMNS and COLUMNS[name].level == "token" for name in base):
+            base.add("response_mask")
         self.columns = sorted(base & set(source.columns))
 
-    @staticmethod
-    def _computable(needs: Iterable[str], source: Source) -> bool:
-        return not lacking(needs, source.columns, source.info.config)
+    @property
+    def reopened(self) -> int:
+        """How often a generation batch came back after it was taken for finished."""
+        return self._rollouts.reopened
 
     def add(self, batch: Batch) -> None:
         """Fold one batch."""
         if batch.step != self._step:
+            if self._step is not None and batch.step < self._step:
+                raise InputError(f"step {batch.step} comes after step {self._step}: sort the rows by step and read again")
             self._close_step()
             self._step = batch.step
-        for r in self._token:
-            self._states[r] = self._states.get(r, r.zero) + r.partial(batch)
-        if self._rollout:
-            self._rollouts.add(batch)
+        if self._mark_first and "rollout_step" in batch.columns:
+            batch = self._with_first_step(batch)
+        with np.errstate(all="ignore"):  # NaN and infinity in the data are data: they come out as the value
+            for r in self._token:
+                self._states[r] = self._states.get(r, r.zero) + r.partial(batch)
+            if self._rollout:
+                self._rollouts.add(batch)
+
+    def add_log(self, log: MetricLog, source: Source) -> None:
+        """Fold the reductions that only the trainer's log can serve."""
+        for r in self._logged:
+            columns = [name for name in r.needs if not name.startswith(CONFIG_PREFIX)]
+            for batch in logged_batches(log, columns, source.info):
+                self._record(r, batch.step, r.partial(batch))
 
     def finish(self) -> None:
-        """Close the last step."""
+        """Close what is still open."""
         self._close_step()
-        for rollout in self._rollouts.flush():
-            self._reduce(rollout)
+        self._reduce(self._rollouts.rest())
+        self._close_rollouts(None)
+
+    def _with_first_step(self, batch: Batch) -> Batch:
+        rollout = batch.columns["rollout_step"]
+        keys, index = np.unique(np.where(rollout == MISSING_INT["int64"], batch.step, rollout), return_inverse=True)
+        first = np.array([self._first_steps.setdefault(int(key), batch.step) for key in keys], np.int64)
+        return replace(batch, columns={**batch.columns, FIRST_STEP: first[index]})
 
     def _close_step(self) -> None:
         if self._step is None:
@@ -138,18 +243,31 @@ class _Fold:
         for r, state in self._states.items():
             self._record(r, self._step, state)
         self._states = {}
+        self._reduce(self._rollouts.finished(self._step))
+        self._close_rollouts(self._step if self._rollouts.first_step is None else min(self._step, self._rollouts.first_step))
 
-    def _reduce(self, rollout: Batch) -> None:
-        for r in self._rollout:
-            self._record(r, rollout.step, r.partial(rollout))
+    def _reduce(self, rollouts: Iterable[Batch]) -> None:
+        with np.errstate(all="ignore"):
+            for rollout in rollouts:
+                states = self._rollout_states.setdefault(rollout.step, {})
+                for r in self._rollout:
+                    states[r] = states.get(r, r.zero) + r.partial(rollout)
+
+    def _close_rollouts(self, before: int | None) -> None:
+        """Record the steps before ``before``: no generation batch that is still open began at them."""
+        for step in sorted(step for step in self._rollout_states if before is None or step < before):
+            for r, state in self._rollout_states.pop(step).items():
+                self._record(r, step, state)
 
     def _record(self, r: Reduction, step: int, state: Any) -> None:
-        for item in self._by_reduction[r]:
-            self._points[item.name].append((step, item.final(state), state.count))
+        with np.errstate(all="ignore"):
+            for item in self._by_reduction[r]:
+                part = state if item.part is None else state[item.part]
+                self._points[item.name].append((step, item.final(part), part.count))
 
     def series(self, item: Metric) -> Series:
         """The finished series of one metric."""
-        points = sorted(self._points[item.name])
+        points = self._points[item.name]
         return Series(
             item.name,
             item.unit,

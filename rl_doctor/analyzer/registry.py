@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from rl_doctor.store.batch import Batch
 
-Level = Literal["token", "rollout"]
+Level = Literal["token", "rollout", "logged"]
 
 _METRICS: Final[dict[str, Metric]] = {}
+_FAMILIES: Final[list[Family]] = []
 _SEQUENCE_VALUES: Final[dict[str, SequenceValue]] = {}
 
 PER_SEQUENCE_PREFIX: Final = "per_sequence."
@@ -28,12 +29,13 @@ class Reduction:
 
     Attributes:
         partial: Batch -> State. A "token" reduction sees the batches of one step, a "rollout" reduction sees all
-            sequence rows of one generation batch at once (each uid once, no token columns).
+            sequence rows of one generation batch at once (each uid once, no token columns), a "logged" reduction reads
+            sequence columns that stand in the rows of a step or, failing that, in the trainer's own log.
         zero: the identity state.
-        needs: columns without which it is skipped; ``config.<field>`` for configuration, ``per_sequence.<name>`` for a
-            SequenceValue.
+        needs: columns without which it is skipped; ``a|b`` for either of two (both are read), ``config.<field>`` for
+            configuration, ``per_sequence.<name>`` for a SequenceValue.
         optional: columns that it reads where the run has them.
-        level: "token" or "rollout".
+        level: "token", "rollout" or "logged".
     """
 
     partial: Callable[[Batch], Any]
@@ -51,10 +53,11 @@ class Metric:
         name: canonical name, ``topic.quantity[_stat]``.
         unit: unit of the value.
         reduction: what is summed.
-        final: State -> float.
+        final: State -> float, of the part that ``part`` names where it is set.
         source: where the definition comes from (paper, trainer and version).
         doc: one or two sentences: the formula, what it covers.
         version: raised when the value changes for the same data.
+        part: index of the sum in a ``Sums`` that the metric reads, and whose count is the metric's; None for the whole state.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Metric:
     source: str
     doc: str
     version: int = 1
+    part: int | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -81,6 +85,21 @@ class SequenceValue:
     optional: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
+    """Metrics that depend on which columns a run has.
+
+    Attributes:
+        prefix: what the names of its metrics start with.
+        columns: what the names of the columns start with.
+        make: (columns of the run with that prefix, in order) -> metrics; these are not registered by name.
+    """
+
+    prefix: str
+    columns: str
+    make: Callable[[tuple[str, ...]], Iterable[Metric]]
+
+
 def reduction(
     *, zero: Any, needs: tuple[str, ...] = (), optional: tuple[str, ...] = (), level: Level = "token"
 ) -> Callable[[Callable[[Batch], Any]], Reduction]:
@@ -89,14 +108,34 @@ def reduction(
 
 
 def metric(
-    name: str, of: Reduction, final: Callable[[Any], float], *, unit: str, source: str, doc: str, version: int = 1
+    name: str,
+    of: Reduction,
+    final: Callable[[Any], float],
+    *,
+    unit: str,
+    source: str,
+    doc: str,
+    version: int = 1,
+    part: int | None = None,
 ) -> Metric:
     """Register a metric over the reduction ``of`` and return it."""
     if name in _METRICS:
         raise ValueError(f"metric {name} is registered twice")
-    made = Metric(name, unit, of, final, source, doc, version)
+    made = Metric(name, unit, of, final, source, doc, version, part)
     _METRICS[name] = made
     return made
+
+
+def family(
+    prefix: str, columns: str
+) -> Callable[[Callable[[tuple[str, ...]], Iterable[Metric]]], Callable[[tuple[str, ...]], Iterable[Metric]]]:
+    """Register a function columns -> metrics for the columns of a run that start with ``columns``."""
+
+    def register(make: Callable[[tuple[str, ...]], Iterable[Metric]]) -> Callable[[tuple[str, ...]], Iterable[Metric]]:
+        _FAMILIES.append(Family(prefix, columns, make))
+        return make
+
+    return register
 
 
 def sequence_value(
@@ -128,3 +167,20 @@ def sequence_values() -> Mapping[str, SequenceValue]:
     """Every registered per-sequence value by its ``per_sequence.`` name."""
     _load()
     return MappingProxyType(_SEQUENCE_VALUES)
+
+
+def families() -> tuple[Family, ...]:
+    """Every registered family."""
+    _load()
+    return tuple(_FAMILIES)
+
+
+def metrics_for(columns: Iterable[str]) -> Mapping[str, Metric]:
+    """Every registered metric and those that the families make for a run with these columns, by name."""
+    found = dict(metrics())
+    present = sorted(columns)
+    for known in families():
+        chosen = tuple(name for name in present if name.startswith(known.columns))
+        if chosen:
+            found |= {made.name: made for made in known.make(chosen)}
+    return MappingProxyType(found)

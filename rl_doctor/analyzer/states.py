@@ -7,7 +7,7 @@ summed per sequence in float64 by the caller, which makes the result independent
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 _SHIFT: Final = 1126
 _UNIT: Final = 1 << _SHIFT
 _LOW_BITS: Final = 26
+_SPLITTER: Final = float((1 << 27) + 1)
+_TINY: Final = 1e-140
+_INFINITE_TOP: Final = 0x7F80
 
 
 class State(Protocol):
@@ -88,6 +91,11 @@ class Sum:
             int(np.isneginf(values).sum()),
         )
 
+    @classmethod
+    def counted(cls, number: int, count: int, nan: int = 0) -> Self:
+        """The sum of ``number`` ones among ``count`` items, ``nan`` of which cannot be told (then the mean is NaN)."""
+        return cls(int(number) << _SHIFT, int(count), int(nan))
+
     def __add__(self, other: Self, /) -> Self:
         return type(self)(
             self.total + other.total,
@@ -151,7 +159,7 @@ class Sums:
         return type(self)(tuple(mine + theirs for mine, theirs in zip(self.parts, other.parts, strict=True)))
 
     def __getitem__(self, index: int) -> Sum:
-        return self.parts[index]
+        return self.parts[index] if self.parts else Sum()
 
     def to_row(self) -> dict[str, Any]:
         """A JSON-compatible form that loses nothing."""
@@ -161,6 +169,18 @@ class Sums:
     def from_row(cls, row: Mapping[str, Any]) -> Self:
         """Read what ``to_row`` wrote."""
         return cls(tuple(Sum.from_row(part) for part in row["parts"]))
+
+
+def moments(values: NDArray[np.float64]) -> Sums:
+    """Exact ``Sums`` of x and of x squared: each square is split into three products that float64 holds exactly."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = values * values
+        scaled = values * _SPLITTER
+        high = scaled - (scaled - values)
+        low = values - high
+        exact = np.isfinite(high) & (np.abs(values) > _TINY)
+        parts = np.concatenate([high[exact] ** 2, 2.0 * high[exact] * low[exact], low[exact] ** 2, squares[~exact]])
+    return Sums((Sum.of(values), Sum.of(parts, values.size)))
 
 
 def variance(moments: Sums, ddof: int) -> float:
@@ -180,7 +200,7 @@ def std(moments: Sums, ddof: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """Smallest and largest value; NaN values are counted and left out."""
+    """Smallest and largest value of ``count`` items; ``nan`` of them are NaN and leave ``low`` and ``high`` alone."""
 
     low: float = math.inf
     high: float = -math.inf
@@ -190,10 +210,26 @@ class Extremes:
     @classmethod
     def of(cls, values: NDArray[Any]) -> Self:
         """Extremes of ``values`` ``[n]``."""
+        if values.size == 0:
+            return cls()
+        low = float(values.min())
+        if not math.isnan(low):
+            return cls(low, float(values.max()), int(values.size))
         kept = values[~np.isnan(values)]
+        nan = int(values.size - kept.size)
         if kept.size == 0:
-            return cls(nan=int(values.size))
-        return cls(float(kept.min()), float(kept.max()), int(kept.size), int(values.size - kept.size))
+            return cls(count=int(values.size), nan=nan)
+        return cls(float(kept.min()), float(kept.max()), int(values.size), nan)
+
+    @property
+    def min(self) -> float:
+        """The smallest value; NaN for no items, and where an item is NaN."""
+        return math.nan if self.count == 0 or self.nan else self.low
+
+    @property
+    def max(self) -> float:
+        """The largest value; NaN for no items, and where an item is NaN."""
+        return math.nan if self.count == 0 or self.nan else self.high
 
     def __add__(self, other: Self, /) -> Self:
         return type(self)(min(self.low, other.low), max(self.high, other.high), self.count + other.count, self.nan + other.nan)
@@ -212,6 +248,7 @@ class Extremes:
 class Histogram:
     """Counts by the top 16 bits of the float32 value: merges exactly, quantiles within .4% of the value.
 
+    Values closer to zero than the smallest normal float32 (1.2e-38) share few bins, so the bound does not hold there.
     ``keys`` are ordered so that a larger key is a larger value (int32 ``[k]``, increasing), ``counts`` int64 ``[k]``.
     """
 
@@ -227,18 +264,22 @@ class Histogram:
     @classmethod
     def of(cls, values: NDArray[Any]) -> Self:
         """Histogram of ``values`` ``[n]``; they are rounded to float32 first."""
-        single = values.astype(np.float32)
+        with np.errstate(over="ignore"):
+            single = values.astype(np.float32)
         missing = np.isnan(single)
-        bits = (single[~missing].view(np.uint32) >> 16).astype(np.int32)
-        ordered = np.where(bits & 0x8000, 0x7FFF - (bits & 0x7FFF), bits + 0x8000)
-        counts = np.bincount(ordered, minlength=0)
-        keys = np.flatnonzero(counts)
-        return cls(keys.astype(np.int32), counts[keys].astype(np.int64), int(missing.sum()))
+        nan = int(np.count_nonzero(missing))
+        if nan:
+            single = single[~missing]
+        counts = np.bincount(single.view(np.uint32) >> 16, minlength=1 << 16)
+        top = np.flatnonzero(counts)
+        keys = np.where(top & 0x8000, 0x7FFF - (top & 0x7FFF), top + 0x8000)
+        order = np.argsort(keys)
+        return cls(keys[order].astype(np.int32), counts[top[order]].astype(np.int64), nan)
 
     @property
     def count(self) -> int:
-        """Number of values that are not NaN."""
-        return int(self.counts.sum())
+        """Number of values, NaN included."""
+        return int(self.counts.sum()) + self.nan
 
     def __add__(self, other: Self, /) -> Self:
         keys = np.union1d(self.keys, other.keys)
@@ -248,14 +289,15 @@ class Histogram:
         return type(self)(keys.astype(np.int32), counts, self.nan + other.nan)
 
     def quantile(self, q: float) -> float:
-        """The value at quantile ``q`` in [0, 1]: the centre of the bin that holds it; NaN for no values."""
+        """The value at rank floor(q * n), ``q`` in [0, 1]: the centre of the bin that holds it; NaN for no values or any NaN."""
         total = self.count
-        if total == 0:
+        if total == 0 or self.nan:
             return math.nan
         rank = min(int(q * total), total - 1)
         key = int(self.keys[int(np.searchsorted(np.cumsum(self.counts), rank, side="right"))])
         top = key - 0x8000 if key >= 0x8000 else 0x8000 | (0x7FFF - key)
-        centre = np.uint32((top << 16) | (0x8000 if top & 0x7FFF else 0))
+        exact = top & 0x7FFF in (0, _INFINITE_TOP)
+        centre = np.uint32((top << 16) | (0 if exact else 0x8000))
         return float(centre.view(np.float32))
 
     def to_row(self) -> dict[str, Any]:
@@ -295,8 +337,24 @@ class Keyed:
         return cls({tuple(key): Sums.from_row(sums) for key, sums in row["groups"]})
 
 
-def merge(states: Iterable[Any], zero: Any) -> Any:
-    """Merge states of one kind, starting from ``zero``."""
-    for state in states:
-        zero = zero + state
-    return zero
+def mean(state: Sum) -> float:
+    """The mean of a ``Sum``."""
+    return state.mean
+
+
+def total(state: Sum) -> float:
+    """The value of a ``Sum``."""
+    return state.value
+
+
+def correlation(state: Sums) -> float:
+    """Pearson's correlation from the sums of x, y, x*x, y*y, x*y; NaN where either does not vary."""
+    x, y, xx, yy, xy = state.parts or (Sum(),) * 5
+    if not all(part.finite for part in state.parts) or x.count == 0:
+        return math.nan
+    n = x.count
+    covariance = xy.total * n * _UNIT - x.total * y.total
+    variances = (xx.total * n * _UNIT - x.total**2, yy.total * n * _UNIT - y.total**2)
+    if min(variances) <= 0:
+        return math.nan
+    return covariance / math.isqrt(variances[0] * variances[1])

@@ -1,36 +1,100 @@
-"""Reward statistics over the sequences of a generation batch."""
+"""Reward, score and reward components over the sequences of a generation batch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Final
+
 import numpy as np
 
-from rl_doctor.analyzer.registry import metric, reduction
-from rl_doctor.analyzer.states import Extremes, Sum, Sums, std
+from rl_doctor.analyzer.grouping import groups
+from rl_doctor.analyzer.registry import Metric, Reduction, family, metric, reduction
+from rl_doctor.analyzer.states import Extremes, Sum, Sums, exact_quotient, mean, moments, std
+from rl_doctor.schema import REWARD_COMPONENT_PREFIX
 from rl_doctor.store.batch import Batch
+
+_SOURCE: Final = "arithmetic over the sequences that the advantage was computed from"
+
+
+def _sample_std(state: Sums) -> float:
+    return std(state, 1)
+
+
+def _moments(column: str) -> Reduction:
+    @reduction(zero=Sums(), needs=(column,), level="rollout")
+    def sums(batch: Batch) -> Sums:
+        values = batch.columns[column]
+        return moments(values[~np.isnan(values)])
+
+    return sums
+
+
+def _extremes(column: str) -> Reduction:
+    @reduction(zero=Extremes(), needs=(column,), level="rollout")
+    def extremes(batch: Batch) -> Extremes:
+        values = batch.columns[column]
+        return Extremes.of(values[~np.isnan(values)])
+
+    return extremes
 
 
 @reduction(zero=Sums(), needs=("reward",), level="rollout")
-def _moments(batch: Batch) -> Sums:
+def _at_bounds(batch: Batch) -> Sums:
     reward = batch.columns["reward"]
     known = reward[~np.isnan(reward)]
-    return Sums((Sum.of(known), Sum.of(known * known)))
+    if known.size == 0:
+        return Sums()
+    hits = (int(np.count_nonzero(known == bound)) for bound in (known.max(), known.min()))
+    return Sums(tuple(Sum.counted(number, known.size) for number in hits))
 
 
-@reduction(zero=Extremes(), needs=("reward",), level="rollout")
-def _extremes(batch: Batch) -> Extremes:
-    return Extremes.of(batch.columns["reward"])
-
-
-_SOURCE = "arithmetic over the sequences that the advantage was computed from"
-
-metric("reward.mean", _moments, lambda s: s[0].mean, unit="reward", source=_SOURCE, doc="Mean reward per sequence.")
+for _prefix, _column, _what in (("reward.", "reward", "reward"), ("reward.score_", "score", "score before shaping")):
+    _sums, _ends = _moments(_column), _extremes(_column)
+    metric(f"{_prefix}mean", _sums, mean, part=0, unit="reward", source=_SOURCE, doc=f"Mean {_what} per sequence.")
+    metric(
+        f"{_prefix}std", _sums, _sample_std, unit="reward", source=_SOURCE,
+        doc=f"Standard deviation of the {_what} over the whole generation batch, ddof 1.",
+    )  # fmt: skip
+    metric(f"{_prefix}min", _ends, lambda s: s.min, unit="reward", source=_SOURCE, doc=f"Smallest {_what}.")
+    metric(f"{_prefix}max", _ends, lambda s: s.max, unit="reward", source=_SOURCE, doc=f"Largest {_what}.")
 metric(
-    "reward.std",
-    _moments,
-    lambda s: std(s, 1),
-    unit="reward",
-    source=_SOURCE,
-    doc="Standard deviation of the reward over the whole generation batch, ddof 1.",
-)
-metric("reward.min", _extremes, lambda s: s.low, unit="reward", source=_SOURCE, doc="Smallest reward.")
-metric("reward.max", _extremes, lambda s: s.high, unit="reward", source=_SOURCE, doc="Largest reward.")
+    "reward.at_max_frac", _at_bounds, mean, part=0, unit="1", source=_SOURCE,
+    doc="Share of sequences whose reward equals the largest of the generation batch.",
+)  # fmt: skip
+metric(
+    "reward.at_min_frac", _at_bounds, mean, part=1, unit="1", source=_SOURCE,
+    doc="Share of sequences whose reward equals the smallest of the generation batch.",
+)  # fmt: skip
+
+
+def _share_of(index: int) -> Callable[[Sums], float]:
+    return lambda state: exact_quotient(state[index].total, sum(part.total for part in state.parts))
+
+
+@family("reward.component.", REWARD_COMPONENT_PREFIX)
+def _components(columns: tuple[str, ...]) -> Iterable[Metric]:
+    """Mean, standard deviation and share of the within-group variance of each reward component."""
+
+    @reduction(zero=Sums(), needs=(*columns, "group"), level="rollout")
+    def squares(batch: Batch) -> Sums:
+        weights = batch.info.config.reward_weights or {}
+        parts = []
+        for column in columns:
+            grouped = groups(batch, column)
+            weight = weights.get(column.removeprefix(REWARD_COMPONENT_PREFIX), 1.0)
+            parts.append(Sum.of(weight * weight * grouped.squares(), len(grouped.values)))
+        return Sums(tuple(parts))
+
+    for index, column in enumerate(columns):
+        component = column.removeprefix(REWARD_COMPONENT_PREFIX)
+        name, sums = f"reward.component.{component}", _moments(column)
+        ends = _extremes(column)
+        of = f"of the reward component {component}"
+        yield Metric(f"{name}.mean", "reward", sums, mean, _SOURCE, f"Mean {of}.", part=0)
+        yield Metric(f"{name}.std", "reward", sums, _sample_std, _SOURCE, f"Standard deviation {of}, ddof 1.")
+        yield Metric(f"{name}.min", "reward", ends, lambda s: s.min, _SOURCE, f"Smallest value {of}.")
+        yield Metric(f"{name}.max", "reward", ends, lambda s: s.max, _SOURCE, f"Largest value {of}.")
+        yield Metric(
+            f"{name}.variance_share", "1", squares, _share_of(index), _SOURCE,
+            f"Share {of} in the within-group variance of all components, each times its configured weight squared (default 1).",
+        )  # fmt: skip

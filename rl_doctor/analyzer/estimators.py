@@ -1,0 +1,121 @@
+"""The formulas of policy optimisation on flat arrays: KL estimators, PPO surrogates, advantages. Float64 throughout."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Splits = NDArray[np.int64]
+
+_SERIES_BOUND: Final = 0.125
+_SERIES_TERMS: Final = 12
+
+
+def k1(x: Floats) -> Floats:
+    """Minus the log-ratio: -x."""
+    return -x
+
+
+def k2(x: Floats) -> Floats:
+    """Half the squared log-ratio."""
+    return 0.5 * x * x
+
+
+def k3(x: Floats) -> Floats:
+    """exp(x) - 1 - x, to a relative error of a few ulp at any x.
+
+    With samples of p and x = log q - log p it estimates KL(p||q) without bias and is never negative.
+    Source: J. Schulman, Approximating KL divergence, 2020. Near zero by a series, where expm1(x) - x cancels.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        series = np.full_like(x, 1.0 / _SERIES_TERMS)
+        for divisor in range(_SERIES_TERMS - 1, 1, -1):
+            series *= x
+            series += 1.0
+            series /= divisor
+        series *= x
+        series *= x
+        large = np.flatnonzero(~(np.abs(x) < _SERIES_BOUND))
+        if large.size:
+            apart = x[large]
+            series[large] = np.where(apart == np.inf, np.inf, np.expm1(apart) - apart)
+    return series
+
+
+def surrogate_loss(log_ratio: Floats, advantage: Floats, low: float, high: float, dual: float | None = None) -> Floats:
+    """Loss per token: max(-A r, -A clip(r, 1 - low, 1 + high)); where A < 0 at most -A * dual.
+
+    Source: PPO, arXiv:1707.06347, eq. 7; dual clip, arXiv:1912.09729, eq. 4.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        ratio = np.exp(log_ratio)
+        loss: Floats = np.maximum(-advantage * ratio, -advantage * np.clip(ratio, 1.0 - low, 1.0 + high))
+        if dual is not None:
+            loss = np.where(advantage < 0, np.minimum(loss, -advantage * dual), loss)
+    return loss
+
+
+def group_deviation(sums: Floats, sizes: NDArray[np.int64], ddof: int) -> Floats:
+    """Standard deviation per group from its sum of squared deviations; NaN where the size is at most ``ddof``."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.sqrt(np.where(sizes > ddof, sums / (sizes - ddof), np.nan))
+
+
+def grpo_advantage(centred: Floats, deviation: Floats, eps: float) -> Floats:
+    """(r - group mean) / (deviation + eps); the deviation is that of the group or of the batch.
+
+    Source: GRPO, arXiv:2402.03300, section 4.1.2; where eps stands and its size are the trainer's choice.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return centred / (deviation + eps)
+
+
+def dr_grpo_advantage(centred: Floats) -> Floats:
+    """R - group mean. Source: Dr. GRPO, arXiv:2503.20783."""
+    return centred
+
+
+def rloo_advantage(centred: Floats, sizes: NDArray[np.int64]) -> Floats:
+    """R - mean of the others = n / (n - 1) * (r - group mean). Source: RLOO, arXiv:2402.14740."""
+    return centred * (sizes / np.maximum(sizes - 1, 1))
+
+
+def discounted_sums(values: Floats, splits: Splits, factor: float) -> Floats:
+    """Sum over k of factor**k * values[t + k] to the end of each segment, by doubling: log2(longest) passes over all tokens.
+
+    Args:
+        values: float64 ``[n]``.
+        splits: int64 ``[segments + 1]``.
+        factor: in [0, 1].
+    """
+    total = values.copy()
+    lengths = np.diff(splits)
+    left = np.repeat(splits[1:], lengths) - np.arange(len(values))
+    shift, power = 1, factor
+    while lengths.size and shift < lengths.max() and power > 0.0:
+        inside = left[:-shift] > shift
+        total[:-shift] += np.where(inside, power * total[shift:], 0.0)
+        shift, power = 2 * shift, power * power
+    return total
+
+
+def gae_advantage(rewards: Floats, values: Floats, splits: Splits, gamma: float, lam: float) -> Floats:
+    """Generalised advantage estimate per token; the value after the last token of a sequence is 0.
+
+    delta_t = r_t + gamma v_{t+1} - v_t, A_t = delta_t + gamma lambda A_{t+1}. Source: GAE, arXiv:1506.02438, eq. 16.
+
+    Args:
+        rewards: float64 ``[n]``, per token.
+        values: float64 ``[n]``.
+        splits: int64 ``[sequences + 1]``.
+        gamma: discount.
+        lam: lambda.
+    """
+    following = np.zeros_like(values)
+    following[:-1] = values[1:]
+    filled = np.diff(splits) > 0
+    following[splits[1:][filled] - 1] = 0.0
+    return discounted_sums(rewards + gamma * following - values, splits, gamma * lam)

@@ -1,0 +1,73 @@
+"""Rows of a generation batch by group: by its identity, never by position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.analyzer.derive import Floats, codes, known, segment_sums
+from rl_doctor.store.batch import Batch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """The known values of a sequence column, group after group, in increasing order within a group.
+
+    Attributes:
+        rows: int64 ``[n]``, the row of the batch that each value stands in.
+        values: float64 ``[n]``.
+        splits: int64 ``[groups + 1]``.
+    """
+
+    rows: NDArray[np.int64]
+    values: Floats
+    splits: NDArray[np.int64]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of rows per group, int64 ``[groups]``."""
+        return np.diff(self.splits)
+
+    @property
+    def low(self) -> Floats:
+        """Smallest value per group."""
+        return self.values[self.splits[:-1]]
+
+    @property
+    def high(self) -> Floats:
+        """Largest value per group."""
+        return self.values[self.splits[1:] - 1]
+
+    def spread(self, of_groups: NDArray[np.float64]) -> Floats:
+        """A value per group ``[groups]`` at each row of it ``[n]``."""
+        return np.repeat(of_groups, self.sizes)
+
+    def centred(self) -> Floats:
+        """Each value minus the mean of its group, ``[n]``; exactly 0 where all values of a group are equal."""
+        means = np.clip(segment_sums(self.values, self.splits) / self.sizes, self.low, self.high)
+        return self.values - self.spread(means)
+
+    def squares(self) -> Floats:
+        """Sum of squared deviations from the mean per group, ``[groups]``."""
+        centred = self.centred()
+        return segment_sums(centred * centred, self.splits)
+
+
+def groups(batch: Batch, name: str) -> Groups:
+    """The rows with a group and a known value in column ``name``, grouped; computed once per batch."""
+    key = ("groups", name)
+    if key not in batch.scratch:
+        batch.scratch[key] = _group(batch.columns["group"], batch.columns[name].astype(np.float64))
+    found: Groups = batch.scratch[key]
+    return found
+
+
+def _group(names: NDArray[np.object_], values: Floats) -> Groups:
+    rows = np.flatnonzero(known(names) & ~np.isnan(values))
+    code = codes(names[rows])
+    order = np.lexsort((values[rows], code))
+    rows, code = rows[order], code[order]
+    starts = np.flatnonzero(np.r_[True, code[1:] != code[:-1]]) if len(rows) else np.empty(0, np.int64)
+    return Groups(rows, values[rows], np.append(starts, len(rows)))

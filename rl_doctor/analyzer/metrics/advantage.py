@@ -1,0 +1,93 @@
+"""Advantages and returns as recorded, and how well each estimator reproduces them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from rl_doctor.analyzer.derive import (
+    Bools,
+    Floats,
+    per_sequence_counts,
+    per_sequence_sums,
+    segment_extremes,
+    selected,
+    selected_splits,
+    token_sum,
+)
+from rl_doctor.analyzer.registry import metric, reduction, sequence_value
+from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean, std
+from rl_doctor.store.batch import Batch
+
+PER_SEQUENCE: Final = "per_sequence.advantage"
+_COUNT: Final = "arithmetic over the tokens trained on"
+
+
+@sequence_value("advantage", needs=("advantage",), optional=("response_mask", "is_padding"))
+def first_advantage(batch: Batch) -> Floats:
+    """Advantage of the first token trained on per sequence, ``[n_sequences]``; NaN for a sequence without one."""
+    splits = selected_splits(batch)
+    found = np.full(batch.n_sequences, np.nan)
+    filled = np.diff(splits) > 0
+    found[filled] = selected(batch, "advantage")[splits[:-1][filled]]
+    return found
+
+
+def varies(batch: Batch) -> Bools:
+    """Of the sequences with a token trained on: whether the advantage differs between those tokens."""
+    low, high = segment_extremes(selected(batch, "advantage"), selected_splits(batch))
+    filled = per_sequence_counts(batch) > 0
+    return np.asarray(~(low[filled] == high[filled]), np.bool_)
+
+
+def _declare(prefix: str, column: str, unit: str, what: str) -> None:
+    @reduction(zero=Sums(), needs=(column,))
+    def sums(batch: Batch) -> Sums:
+        values = selected(batch, column)
+        return Sums((token_sum(batch, values), token_sum(batch, values * values)))
+
+    @reduction(zero=Extremes(), needs=(column,))
+    def ends(batch: Batch) -> Extremes:
+        return Extremes.of(selected(batch, column))
+
+    metric(f"{prefix}.mean", sums, mean, part=0, unit=unit, source=_COUNT, doc=f"Mean {what} over the tokens trained on.")
+    metric(
+        f"{prefix}.std", sums, lambda s: std(s, 1), unit=unit, source=_COUNT,
+        doc=f"Standard deviation of the {what} over the tokens trained on, ddof 1.",
+    )  # fmt: skip
+    metric(f"{prefix}.min", ends, lambda s: s.min, unit=unit, source=_COUNT, doc=f"Smallest {what}.")
+    metric(f"{prefix}.max", ends, lambda s: s.max, unit=unit, source=_COUNT, doc=f"Largest {what}.")
+
+
+_declare("adv", "advantage", "1", "advantage")
+_declare("return", "return", "reward", "return")
+
+
+@reduction(zero=Sums(), needs=("advantage",))
+def _shape(batch: Batch) -> Sums:
+    values = selected(batch, "advantage")
+    counts = per_sequence_counts(batch)
+    filled = counts > 0
+    means = per_sequence_sums(batch, values)[filled] / counts[filled]
+    flags = varies(batch)
+    return Sums(
+        (
+            token_sum(batch, np.abs(values)),
+            token_sum(batch, values == 0.0),
+            Sum.of(means),
+            Sum.counted(int(np.count_nonzero(flags)), flags.size),
+        )
+    )
+
+
+metric("adv.abs_mean", _shape, mean, part=0, unit="1", source=_COUNT, doc="Mean absolute advantage over the tokens trained on.")
+metric("adv.zero_frac", _shape, mean, part=1, unit="1", source=_COUNT, doc="Share of tokens trained on with advantage 0.")
+metric(
+    "adv.sequence_mean", _shape, mean, part=2, unit="1", source=_COUNT,
+    doc="Mean over sequences of their mean advantage; 0 for advantages that are centred by group, whatever the lengths.",
+)  # fmt: skip
+metric(
+    "adv.varying_frac", _shape, mean, part=3, unit="1", source=_COUNT,
+    doc="Share of sequences whose advantage is not the same at all tokens trained on.",
+)  # fmt: skip

@@ -1,0 +1,39 @@
+"""NaN and infinity, by column."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from rl_doctor.analyzer.derive import selection
+from rl_doctor.analyzer.registry import metric, reduction
+from rl_doctor.analyzer.states import Sum, Sums, total
+from rl_doctor.schema import TOKEN_COLUMNS
+from rl_doctor.store.batch import Batch
+
+_SOURCE: Final = "IEEE 754"
+
+
+def _declare_nonfinite(column: str) -> None:
+    @reduction(zero=Sums(), needs=(column,))
+    def counts(batch: Batch) -> Sums:
+        finite = np.isfinite(batch.columns[column])
+        everywhere = finite.size - int(np.count_nonzero(finite))
+        total = int(np.count_nonzero(selection(batch)))
+        trained = int(np.count_nonzero(~finite & selection(batch))) if everywhere else 0
+        return Sums((Sum.counted(trained, total), Sum.counted(everywhere, finite.size)))
+
+    metric(
+        f"numerics.nonfinite.{column}", counts, total, part=0, unit="tokens", source=_SOURCE,
+        doc=f"Number of tokens trained on at which {column} is NaN or infinite.",
+    )  # fmt: skip
+    metric(
+        f"numerics.nonfinite_stored.{column}", counts, total, part=1, unit="tokens", source=_SOURCE,
+        doc=f"Number of stored tokens, masked ones included, at which {column} is NaN or infinite.",
+    )  # fmt: skip
+
+
+for _column in TOKEN_COLUMNS:
+    if _column.dtype == "float32":
+        _declare_nonfinite(_column.name)
