@@ -48,6 +48,7 @@ def check(
         InputError: the run cannot be read.
         NothingToJudgeError: it has no rows, or no value of it is a finite number.
     """
+    from rl_doctor.analyzer import reconcile
     from rl_doctor.analyzer.engine import analyze
     from rl_doctor.analyzer.registry import metrics_for
     from rl_doctor.report.model import Report
@@ -59,9 +60,11 @@ def check(
     reading = _Reading(run, progress)
     known = metrics_for(run.columns)
     asked = {name for rule in chosen for name in (*rule.needs, *rule.optional)}
-    analysis = analyze(reading, sorted(name for name in asked if name in known or name.endswith(".")))
+    plan = reconcile.plan(run.info, run.columns, run.metrics())
+    analysis = analyze(reading, sorted(name for name in asked if name in known or name.endswith(".")), plan.metrics)
     reading.refuse_if_blank()
-    view = View(run.info, analysis.series, analysis.missing, run.facts)
+    comparisons = reconcile.compare(plan, analysis.series)
+    view = View(run.info, analysis.series, analysis.missing, run.facts, comparisons, plan.reason)
     results = run_rules(chosen, view)
     return Report(summary(run), results, __version__, SCHEMA_VERSION, _now(), required)
 

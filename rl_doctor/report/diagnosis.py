@@ -35,7 +35,7 @@ class Diagnosis:
 
 def first_step(finding: Finding) -> int | None:
     """The earliest step of a finding's evidence; None where no evidence has steps."""
-    return min((item.first_step for item in finding.evidence if item.first_step is not None), default=None)
+    return min((int(item.first_step) for item in finding.evidence if item.first_step is not None), default=None)
 
 
 def by_urgency(findings: tuple[Finding, ...]) -> list[Finding]:

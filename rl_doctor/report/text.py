@@ -16,7 +16,7 @@ from rl_doctor.report.model import Evidence, FailOn, Finding, Report, Result, Ru
 from rl_doctor.report.wording import count, number, place, printable, steps
 
 _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
-_LABEL_WIDTH: Final = 11
+_LABEL_WIDTH: Final = 13
 _REASONS: Final = {
     "length": "too short to judge",
     "data": "nothing to measure",
@@ -95,9 +95,12 @@ def _headline(console: Console, report: Report) -> None:
 
 
 def _finding(console: Console, finding: Finding) -> None:
-    head = Text()
-    head.append(finding.severity.upper().ljust(_LABEL_WIDTH - 1), _STYLES[finding.severity])
-    head.append(f" {finding.code} {finding.name}", "bold")
+    head = Text(finding.severity.upper(), _STYLES[finding.severity])
+    head.append(f"  {finding.code} {finding.name}", "bold")
+    starts = [item.first_step for item in finding.evidence if item.first_step is not None]
+    ends = [item.last_step for item in finding.evidence if item.last_step is not None]
+    if starts and ends:
+        head.append(f"  {steps(min(starts), max(ends))}")
     console.print(head)
     rows = [("", printable(finding.message))]
     rows += _labelled("evidence", (_evidence(item) for item in finding.evidence))
@@ -139,8 +142,8 @@ def _rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
 
 
 def _crash(console: Console, result: Result) -> None:
-    head = Text("CRASHED    ", "bold magenta")
-    head.append(f"{result.code} {result.name}", "bold")
+    head = Text("CRASHED", "bold magenta")
+    head.append(f"  {result.code} {result.name}", "bold")
     console.print(head)
     rows = _labelled("", [f"{result.reason}: {result.detail}", "This is a bug of rl-doctor, not of the run: please report it."])
     _rows(console, rows)
