@@ -51,7 +51,8 @@ def _flags(array: NDArray[Any], column: Column, where: str) -> NDArray[Any]:
     if bad.any():
         at = tuple(int(index) for index in np.argwhere(bad)[0])
         raise InputError(f"{where}: {column.name} is {array[at]} at {list(at)} where a mask has 0 or 1")
-    return array == 1
+    flags: NDArray[Any] = array == 1
+    return flags
 
 
 def _integers(array: NDArray[Any], column: Column, where: str) -> NDArray[Any]:

@@ -185,4 +185,5 @@ def _role(array: pa.Array, where: str, locate: Locate) -> NDArray[Any]:
     import pyarrow.compute as pc
 
     found = pc.index_in(array.cast(pa.string()), value_set=pa.array(ROLES))
-    return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int8)
+    roles: NDArray[Any] = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int8)
+    return roles

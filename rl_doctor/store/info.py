@@ -56,9 +56,7 @@ def info_from_json(document: Any, where: str) -> RunInfo:
     if not isinstance(version, int) or isinstance(version, bool):
         raise InputError(f"{where}: schema_version must be a whole number, not {version!r}")
     if version > SCHEMA_VERSION:
-        raise InputError(
-            f"{where}: schema version {version} is newer than the {SCHEMA_VERSION} that this rl-doctor reads; install a newer rl-doctor"
-        )
+        raise InputError(f"{where}: schema version {version} is newer than {SCHEMA_VERSION}; install a newer rl-doctor")
     values = {name: _info_value(name, document[name], where) for name in _INFO_FIELDS if document.get(name) is not None}
     extra = {name: value for name, value in document.items() if name not in _INFO_FIELDS and name != "config"}
     config = config_from_json(document.get("config") or {}, where)

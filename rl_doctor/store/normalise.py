@@ -82,7 +82,10 @@ class _Layout:
         """The response part of a mask, ``[B, width]``."""
         at = self._offset(mask)[:, None] + np.arange(self.width)
         inside = at < mask.shape[1]
-        return inside & np.take_along_axis(mask, np.minimum(at, mask.shape[1] - 1), axis=1) if mask.shape[1] else inside
+        if not mask.shape[1]:
+            return inside
+        found: Mask = inside & np.take_along_axis(mask, np.minimum(at, mask.shape[1] - 1), axis=1)
+        return found
 
     def before(self, mask: Mask) -> Mask | None:
         """The prompt part of a full-width mask, ``[B, full]``; None for a response-wide one."""
@@ -97,12 +100,15 @@ class _Layout:
         if inside.all():
             taken: NDArray[Any] = array.reshape(-1)[row * array.shape[1] + at]
             return taken
-        return inside & array[row, np.minimum(at, array.shape[1] - 1)]
+        flags: Mask = inside & array[row, np.minimum(at, array.shape[1] - 1)]
+        return flags
 
 
 def _layout(wide: Mapping[str, NDArray[Any]], sequence: Mapping[str, NDArray[Any]], *, full_width: bool, where: str) -> _Layout:
     shapes = {name: array.shape for name, array in wide.items()}
-    tensors = {array.shape[1] for name, array in wide.items() if name not in (ATTENTION_MASK, *_MASKS)}
+    masks = (ATTENTION_MASK, *_MASKS)
+    tensors = {array.shape[1] for name, array in wide.items() if name not in masks and name != "token_id"}
+    tensors = tensors or {array.shape[1] for name, array in wide.items() if name not in masks}
     widths = {shape[1] for shape in shapes.values()}
     batch = next(iter(wide.values())).shape[0]
     shown = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -41,6 +41,25 @@ class Segment:
     start: int
     stop: int
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The rows of a file, ready to be read in pieces.
+
+    Attributes:
+        fragments: its fragments, in the order of reading.
+        segments: its segments.
+        columns: canonical columns that reading gives.
+        unsorted: number of places where the step falls from one row to the next.
+        notes: finds out what a reader should be told about the values.
+    """
+
+    fragments: Sequence[Fragment]
+    segments: Sequence[Segment]
+    columns: frozenset[str]
+    unsorted: int
+    notes: Callable[[], Iterable[str]] = tuple
 
 
 @dataclass(slots=True)

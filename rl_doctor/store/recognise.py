@@ -3,152 +3,137 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rl_doctor import schema
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.schema import METADATA_KEY, RunInfo
-from rl_doctor.store.aliases import resolve
+from rl_doctor.store.aliases import ATTENTION_MASK, Resolution, resolve
+from rl_doctor.store.decode import is_list
 from rl_doctor.store.facts import StoreFacts
-from rl_doctor.store.index import REPEAT_KEYS, falls, repeats
+from rl_doctor.store.flat import open_flat
+from rl_doctor.store.history import is_history, read_history
+from rl_doctor.store.index import count
 from rl_doctor.store.info import info_from_json, parse_json
+from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER
 from rl_doctor.store.metric_log import MetricLog
-from rl_doctor.store.metrics_json import metrics_from_json
+from rl_doctor.store.metrics_json import metric_log, metrics_from_json
 from rl_doctor.store.parquet_file import ParquetInput
-from rl_doctor.store.plan import Segment, rows_in_order, segments_of, windows_of
+from rl_doctor.store.part import open_metrics, read_metrics
+from rl_doctor.store.plan import Opened, rows_in_order, windows_of
+from rl_doctor.store.presence import Presence, require_values
 from rl_doctor.store.rows import is_token
 from rl_doctor.store.run import Run
-from rl_doctor.store.run_file import ListColumns, ListFragment
-
-if TYPE_CHECKING:
-    from rl_doctor.store.aliases import Resolution
+from rl_doctor.store.run_file import open_lists
 
 
 def open_file(source: ParquetInput) -> Run:
     """Open a Parquet file of any recognised form; see ``open_run``."""
     where = str(source.path)
-    info, metrics = _description(source)
+    described = _describe(source)
     if source.file.metadata.num_rows == 0:
-        raise NothingToJudgeError(f"{where}: has no row")
+        raise NothingToJudgeError(f"{where}: has no row; record or export the run again")
     resolution = resolve(source.schema.names, where)
+    presence = Presence()
+    presence.add(source.file.metadata, source.schema.names)
+    names = {name: found for name, found in resolution.found.items() if found in presence.present or name == "step"}
     if "step" not in resolution.found:
-        raise NothingToJudgeError(f"{where}: no column 'step' among {', '.join(source.schema.names[:12])}; add it or rename one")
-    if len(resolution.found) == 1:
-        raise NothingToJudgeError(f"{where}: no known column beside 'step' ({', '.join(resolution.unknown[:12])})")
-    names = {name: found for name, found in resolution.found.items() if not _all_null(source, found)}
-    return _list_run(source, names, resolution, info, metrics)
+        shown = ", ".join(source.schema.names[:12])
+        raise NothingToJudgeError(f"{where}: no column 'step' among {shown}; add the optimizer step of each row")
+    types = {name: source.schema.field(found).type for name, found in names.items()}
+    lists = {name for name, type_ in types.items() if is_list(type_)}
+    if is_history(source, names, lists, resolution.unknown):
+        return _history(source, names, resolution, described.info)
+    if not names.keys() - {"step", ATTENTION_MASK}:
+        shown = ", ".join(source.schema.names[:12])
+        raise NothingToJudgeError(f"{where}: nothing known in its columns ({shown}); rename them or see the documented schema")
+    flat = not lists and any(is_token(name) for name in names) and not names.keys().isdisjoint({"sequence", "uid"})
+    opened = (open_flat if flat else open_lists)(source, names)
+    return _run(source, names, opened, (resolution, presence), described)
 
 
-def _description(source: ParquetInput) -> tuple[RunInfo, MetricLog]:
-    text = source.metadata(METADATA_KEY)
-    if text is None:
-        return RunInfo(), MetricLog()
-    where = f"{source.path}: metadata 'rl_doctor'"
-    document = parse_json(text, where)
-    metrics = document.pop("metrics", None) if isinstance(document, dict) else None
-    info = info_from_json(document, where)
-    return info, MetricLog() if metrics is None else metrics_from_json(metrics, where)
-
-
-def _all_null(source: ParquetInput, name: str) -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_null(source.schema.field(name).type):
-        return True
-    for group in range(source.row_groups):
-        row_group = source.file.metadata.row_group(group)
-        for index in range(row_group.num_columns):
-            column = row_group.column(index)
-            if column.path_in_schema.split(".")[0] != name and column.path_in_schema != name:
-                continue
-            statistics = column.statistics
-            if statistics is None or not statistics.has_null_count or statistics.null_count < column.num_values:
-                return False
-    return True
-
-
-def _list_run(source: ParquetInput, names: Mapping[str, str], resolution: Resolution, info: RunInfo, metrics: MetricLog) -> Run:
-    tokens = [name for name in names if is_token(name)]
-    smallest = min(tokens, key=lambda name: _compressed(source, names[name]), default=None)
-    columns = ListColumns(source, names, smallest)
-    fragments: list[ListFragment] = []
-    segments: list[Segment] = []
-    steps: list[NDArray[np.int64]] = []
-    first_row = 0
-    for group in range(source.row_groups):
-        rows = source.rows_of(group)
-        values = _steps(columns, group, first_row)
-        mean = _values_of(source, group, names[smallest]) / max(rows, 1) if smallest else 0.0
-        steps.append(values)
-        segments += segments_of(values, group, np.full(rows, int(mean), np.int64))
-        fragments.append(ListFragment(columns, group, first_row, mean))
-        first_row += rows
+def _run(
+    source: ParquetInput,
+    names: Mapping[str, str],
+    opened: Opened,
+    found: tuple[Resolution, Presence],
+    described: _Description,
+) -> Run:
+    resolution, presence = found
+    columns = frozenset(opened.columns)
+    require_values(
+        columns,
+        lambda name: names.get(name) in presence.numeric,
+        lambda name: (rows for _, rows in rows_in_order(opened.fragments, windows_of(opened.segments), [name])),
+        str(source.path),
+    )
 
     def facts() -> StoreFacts:
-        return _facts(fragments, segments, columns, falls(steps), resolution)
+        counts = count(opened.fragments, opened.segments, columns)
+        return replace(
+            described.facts,
+            first_step=min(segment.step for segment in opened.segments),
+            last_step=max(segment.step for segment in opened.segments),
+            sequences=counts.sequences,
+            tokens=counts.tokens,
+            unknown_columns=resolution.unknown,
+            renamed_columns=resolution.renamed,
+            notes=(*described.facts.notes, *resolution.notes, *opened.notes()),
+            unsorted_steps=opened.unsorted,
+            repeated_rows=counts.repeated,
+        )
 
-    return Run(source.path, info, frozenset(names), fragments, segments, facts, lambda: metrics)
+    return Run(source.path, described.info, columns, opened.fragments, opened.segments, facts, lambda: described.metrics)
 
 
-def _steps(columns: ListColumns, group: int, first_row: int) -> NDArray[np.int64]:
-    table = columns.source.read(group, [columns.names["step"]])
-    values = columns.scalar(table.column(0), "step", first_row)
-    missing = values == schema.MISSING_INT["int64"]
-    if missing.any():
-        row = first_row + int(np.argmax(missing))
-        raise InputError(f"{columns.where('step')} is null in row {row}; every row needs its optimizer step")
-    return values
-
-
-def _facts(
-    fragments: list[ListFragment], segments: list[Segment], columns: ListColumns, unsorted: int, resolution: Resolution
-) -> StoreFacts:
-    keys = sorted({*REPEAT_KEYS, "stored_length"} & columns.names.keys())
-    sequences = tokens = repeated = 0
-    step: int | None = None
-    held: list[dict[str, NDArray[Any]]] = []
-    for at, rows in rows_in_order(fragments, windows_of(segments), keys):
-        if at != step:
-            repeated += _repeats(held)
-            held, step = [], at
-        sequences += rows.n_sequences
-        tokens += rows.n_tokens
-        held.append({name: rows.columns[name] for name in REPEAT_KEYS if name in rows.columns})
-    repeated += _repeats(held)
-    steps = [segment.step for segment in segments]
-    return StoreFacts(
-        first_step=min(steps),
-        last_step=max(steps),
-        sequences=sequences,
-        tokens=tokens,
-        unknown_columns=resolution.unknown,
-        renamed_columns=resolution.renamed,
-        notes=resolution.notes,
-        unsorted_steps=unsorted,
-        repeated_rows=repeated,
+def _history(source: ParquetInput, names: Mapping[str, str], resolution: Resolution, info: RunInfo) -> Run:
+    log = read_history(source, names["step"])
+    facts = StoreFacts(
+        first_step=int(log.steps[0]),
+        last_step=int(log.steps[-1]),
+        notes=("a history of scalars: read as what the trainer logged", *resolution.notes),
     )
+    return Run(source.path, info, frozenset(), (), (), lambda: facts, lambda: log)
 
 
-def _repeats(held: list[dict[str, NDArray[Any]]]) -> int:
-    if not held:
-        return 0
-    return repeats({name: np.concatenate([part[name] for part in held]) for name in held[0]})
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What the file's metadata say."""
+
+    info: RunInfo = RunInfo()
+    metrics: MetricLog = field(default_factory=MetricLog)
+    facts: StoreFacts = StoreFacts()
 
 
-def _column_chunks(source: ParquetInput, group: int, name: str) -> list[Any]:
-    row_group = source.file.metadata.row_group(group)
-    columns = (row_group.column(index) for index in range(row_group.num_columns))
-    return [column for column in columns if column.path_in_schema == name or column.path_in_schema.startswith(f"{name}.")]
+def _describe(source: ParquetInput) -> _Description:
+    text = source.metadata(METADATA_KEY)
+    if text is None:
+        return _Description()
+    where = f"{source.path}: metadata 'rl_doctor'"
+    document = parse_json(text, where)
+    if not isinstance(document, dict):
+        return _Description(info_from_json(document, where))
+    member: Any = document.pop("metrics", None)
+    beside = document.pop(METRICS_FILE_MEMBER, None)
+    facts = _kept_facts(document.pop(FACTS_MEMBER, None) or {}, where)
+    info = info_from_json(document, where)
+    if member is not None:
+        return _Description(info, metrics_from_json(member, where), facts)
+    if beside is None:
+        return _Description(info, facts=facts)
+    path = source.path.with_name(str(beside))
+    if not path.exists():
+        raise InputError(f"{where}: the logged metrics are in {beside!r}, which is not beside the run file; copy it there")
+    return _Description(info, metric_log(read_metrics(open_metrics(path))), facts)
 
 
-def _compressed(source: ParquetInput, name: str) -> int:
-    return sum(
-        column.total_compressed_size for group in range(source.row_groups) for column in _column_chunks(source, group, name)
-    )
-
-
-def _values_of(source: ParquetInput, group: int, name: str) -> int:
-    return sum(column.num_values for column in _column_chunks(source, group, name))
+def _kept_facts(document: Any, where: str) -> StoreFacts:
+    try:
+        return StoreFacts(
+            skipped_parts=tuple(str(item) for item in document.get("skipped_parts", ())),
+            notes=tuple(str(item) for item in document.get("notes", ())),
+            dropped_steps=int(document.get("dropped_steps", 0)),
+            incomplete_steps=tuple(int(item) for item in document.get("incomplete_steps", ())),
+        )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: its member {FACTS_MEMBER!r} is malformed; pack the run again") from error

@@ -79,8 +79,11 @@ def open_run(path: str | Path) -> Run:
         InputError: it is missing, empty, not Parquet, damaged, or its columns do not fit together.
         NothingToJudgeError: it has no row, no known column, or nothing but NaN.
     """
+    from rl_doctor.store.folder import open_folder
     from rl_doctor.store.parquet_file import ParquetInput
     from rl_doctor.store.recognise import open_file
 
     path = Path(path)
+    if path.is_dir():
+        return open_folder(path)
     return open_file(ParquetInput.open(path))

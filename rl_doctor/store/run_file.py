@@ -1,190 +1,300 @@
-"""Reads a run file: one row per sequence and pass, token columns as lists."""
+"""Reads a file with one row per sequence and pass, token columns as lists: a run file, or an export of padded tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rl_doctor import schema
 from rl_doctor.errors import InputError
+from rl_doctor.schema import Column
+from rl_doctor.store.aliases import ATTENTION_MASK, FULL_WIDTH
 from rl_doctor.store.decode import decode, is_list
+from rl_doctor.store.index import falls
+from rl_doctor.store.lists import Lists, common_lengths
+from rl_doctor.store.normalise import normalise
 from rl_doctor.store.parquet_file import ParquetInput
-from rl_doctor.store.rows import Rows, is_token, missing_values, splits_of
+from rl_doctor.store.plan import Opened, Segment, segments_of
+from rl_doctor.store.presence import chunks_of
+from rl_doctor.store.rows import Rows, is_token, splits_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_TOKENS: Final = 1 << 20
 """About how many tokens are decoded at once."""
+_MASKS: Final = ("response_mask", "loss_mask")
+_LENGTHS: Final = ("prompt_length", "response_length", "stored_length", "prompt_loss_tokens", "left_padding", "turns")
+_FLAGS: Final = ("response_mask", "loss_mask", "is_padding", "chosen")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ListColumns:
+class ListTable:
     """The columns of a file with one row per sequence.
 
     Attributes:
         source: the file.
         names: canonical name -> name in the file.
-        lengths_from: names in the file of the columns that give the list lengths where no token column is asked for.
+        whole: token columns without a null in any row: each tells the number of tokens.
+        padded: the lists are padded and have to be cut (see ``normalise``).
     """
 
     source: ParquetInput
     names: Mapping[str, str]
-    lengths_from: str | None
+    whole: frozenset[str]
+    padded: bool
+
+    @property
+    def tokens(self) -> list[str]:
+        """Canonical token columns."""
+        return [name for name in self.names if is_token(name)]
 
     def where(self, name: str) -> str:
         """What messages call a column."""
         return f"{self.source.path}: column {self.names[name]!r}"
 
-    def rows(self, table: pa.Table | pa.RecordBatch, columns: Sequence[str], first_row: int) -> Rows:
+    def needed(self, columns: Collection[str]) -> list[str]:
+        """What must be decoded to give these columns: also what tells the number of tokens."""
+        wanted = [name for name in columns if name in self.names]
+        if self.padded:
+            extra = [ATTENTION_MASK, *_MASKS, "prompt_length", "response_length", "prompt_loss_tokens", "left_padding"]
+            tensors = [name for name in self.tokens if name not in _MASKS and name != "token_id"]
+            # One tensor beside the masks, so that its width is known whichever columns are asked for.
+            extra += tensors[:1] or [name for name in self.tokens if name == "token_id"]
+            return list(dict.fromkeys([*wanted, *(name for name in extra if name in self.names)]))
+        if "stored_length" in self.names:
+            return list(dict.fromkeys([*wanted, "stored_length"]))
+        if self.whole.isdisjoint(wanted):
+            wanted += [min(self.whole)] if self.whole else self.tokens
+        return list(dict.fromkeys(wanted))
+
+    def rows(self, table: pa.RecordBatch, columns: Collection[str], first_row: int) -> Rows:
         """Turn decoded columns of neighbouring rows into ``Rows``.
 
         Args:
-            table: has the columns by their names in the file.
-            columns: canonical names to take.
+            table: has the columns of ``needed`` by their names in the file.
+            columns: canonical names to give.
             first_row: row of the file at which the table starts.
         """
         scalars: dict[str, NDArray[Any]] = {}
-        lists: dict[str, _Lists] = {}
-        for name in columns:
+        lists: dict[str, Lists] = {}
+        for name in self.needed(columns):
             array = table.column(self.names[name])
-            if is_token(name):
-                lists[name] = _Lists.of(array, self.where(name), first_row)
+            if is_token(name) or name == ATTENTION_MASK:
+                lists[name] = Lists.of(array, self.where(name), first_row)
             else:
                 scalars[name] = self.scalar(array, name, first_row)
-        lengths = self._lengths(table, lists, scalars.get("stored_length"), first_row)
-        splits = splits_of(lengths)
-        tokens = {name: _values(found, name, splits, self.where(name), first_row) for name, found in lists.items()}
-        return Rows(scalars | tokens, splits)
+        rows = self._cut(scalars, lists) if self.padded else self._trusted(scalars, lists)
+        found = {name: values for name, values in rows.columns.items() if name in columns}
+        if "stored_length" in columns and self.tokens:
+            found["stored_length"] = np.diff(rows.splits).astype(np.int32)
+        return Rows(found, rows.splits)
 
     def scalar(self, array: pa.Array, name: str, first_row: int) -> NDArray[Any]:
-        """Decode a sequence column."""
-        column = schema.column(name)
-        if column is None:
-            raise KeyError(name)
+        """Decode a sequence column.
+
+        Raises:
+            InputError: it holds lists, the wrong type, or a negative length.
+        """
         if is_list(array.type):
             raise InputError(f"{self.where(name)} holds lists where one value per sequence belongs; reduce it to one value")
-        return decode(array, column, self.where(name), lambda index: f"row {first_row + index}")
-
-    def _lengths(
-        self,
-        table: pa.Table | pa.RecordBatch,
-        lists: Mapping[str, _Lists],
-        stored: NDArray[Any] | None,
-        first_row: int,
-    ) -> NDArray[np.int64]:
-        found = dict(lists)
-        if not found and stored is None and self.lengths_from is not None:
-            found = {
-                self.lengths_from: _Lists.of(
-                    table.column(self.names[self.lengths_from]), self.where(self.lengths_from), first_row
-                )
-            }
-        lengths = np.full(table.num_rows, -1, np.int64)
-        known_from: dict[str, str] = {}
-        if stored is not None:
-            self._check_lengths(stored, first_row)
-            lengths = np.where(stored >= 0, stored, -1).astype(np.int64)
-            known_from["stored_length"] = self.names["stored_length"]
-        for name, one in found.items():
-            wrong = one.valid & (lengths >= 0) & (lengths != one.lengths)
+        values = decode(array, _column(name), self.where(name), lambda index: f"row {first_row + index}")
+        if name in _LENGTHS:
+            wrong = (values < 0) & (values != schema.MISSING_INT["int32"])
             if wrong.any():
                 at = int(np.argmax(wrong))
-                other = ", ".join(repr(value) for value in known_from.values())
-                raise InputError(
-                    f"{self.where(name)} has {one.lengths[at]} tokens in row {first_row + at} where {other} "
-                    f"has {lengths[at]}; the lists of a row must be equally long"
-                )
-            lengths = np.where(one.valid & (lengths < 0), one.lengths, lengths)
-            known_from[name] = self.names[name]
-        return np.maximum(lengths, 0)
+                raise InputError(f"{self.where(name)} is {values[at]} in row {first_row + at}; a length is 0 or more")
+        return values
 
-    def _check_lengths(self, stored: NDArray[Any], first_row: int) -> None:
-        wrong = (stored < 0) & (stored != schema.MISSING_INT["int32"])
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            raise InputError(f"{self.where('stored_length')} is {stored[at]} in row {first_row + at}; a length is 0 or more")
+    def _trusted(self, scalars: Mapping[str, NDArray[Any]], lists: Mapping[str, Lists]) -> Rows:
+        stored = scalars.get("stored_length")
+        if not lists and (stored is None or not self.tokens):
+            n = len(next(iter(scalars.values()), ()))
+            return Rows(scalars, np.zeros(n + 1, np.int64))
+        by_name = {self.names[name]: one for name, one in lists.items()}
+        splits = splits_of(common_lengths(by_name, stored, self.names.get("stored_length", "")))
+        tokens = {name: one.ragged(_column(name), splits) for name, one in lists.items()}
+        return Rows({**scalars, **tokens}, splits)
+
+    def _cut(self, scalars: Mapping[str, NDArray[Any]], lists: Mapping[str, Lists]) -> Rows:
+        tensors = {self.names[name]: one for name, one in lists.items() if name not in (ATTENTION_MASK, *_MASKS, "token_id")}
+        common_lengths(tensors, None, "")
+        flags = _column("response_mask")
+        arrays: dict[str, ArrayLike] = {
+            name: one.padded(flags if name == ATTENTION_MASK else _column(name)) for name, one in lists.items()
+        }
+        arrays |= {name: values for name, values in scalars.items() if name != "stored_length"}
+        full = self.names.get("token_id") in FULL_WIDTH and "prompt_length" in scalars and _as_wide(lists, "token_id")
+        return normalise(arrays, full_width=full, where=str(self.source.path))
+
+
+def _as_wide(lists: Mapping[str, Lists], name: str) -> bool:
+    """Whether no list column is narrower than that one."""
+    if name not in lists:
+        return False
+    width = lists[name].lengths.max(initial=0)
+    return all(one.lengths.max(initial=0) >= width for one in lists.values())
+
+
+def _column(name: str) -> Column:
+    column = schema.column(name)
+    if column is None:
+        raise KeyError(name)
+    return column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListFragment:
     """A row group of a file with one row per sequence."""
 
-    columns: ListColumns
+    table: ListTable
     group: int
     first_row: int
     mean_tokens: float
 
     def read(self, columns: Sequence[str], start: int, stop: int) -> Iterator[Rows]:
-        """Decode the rows ``start`` to ``stop`` of the row group."""
-        wanted = list(columns)
-        if "stored_length" in self.columns.names and "stored_length" not in wanted:
-            wanted.append("stored_length")
-        needed = [self.columns.names[name] for name in wanted]
-        if self.columns.lengths_from is not None and not any(is_token(name) or name == "stored_length" for name in wanted):
-            needed.append(self.columns.names[self.columns.lengths_from])
+        """Decode the rows ``start`` to ``stop`` of the row group, in pieces that do not depend on the two."""
+        needed = [self.table.names[name] for name in self.table.needed(columns)]
         if not needed:
             yield Rows({}, np.zeros(stop - start + 1, np.int64))
             return
         size = max(1, int(PIECE_TOKENS / max(self.mean_tokens, 1.0)))
         at = 0
-        for piece in self.columns.source.stream(self.group, needed, size):
+        for piece in self.table.source.stream(self.group, needed, size):
             first, last = max(start - at, 0), min(stop - at, piece.num_rows)
             if first < last:
-                yield self.columns.rows(piece.slice(first, last - first), wanted, self.first_row + at + first)
+                rows = self.table.rows(piece, columns, self.first_row + at)
+                yield rows if last - first == rows.n_sequences else rows.slice(first, last)
             at += piece.num_rows
             if at >= stop:
                 return
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Lists:
-    """A list column: lengths ``[n]``, which rows are not null ``[n]``, and the values of those rows, flat."""
+def open_lists(source: ParquetInput, names: Mapping[str, str]) -> Opened:
+    """Open a file with one row per sequence.
 
-    lengths: NDArray[np.int64]
-    valid: NDArray[np.bool_]
-    values: pa.Array
+    Args:
+        source: the file.
+        names: canonical name -> name in the file.
 
-    @classmethod
-    def of(cls, array: pa.Array, where: str, first_row: int) -> _Lists:
-        import pyarrow as pa
-        import pyarrow.compute as pc
+    Raises:
+        InputError: a step is null, or the columns do not fit together.
+    """
+    tokens = [name for name in names if is_token(name)]
+    nulls = {name: _nulls(source, names[name]) for name in tokens}
+    table = ListTable(source, names, frozenset(name for name in tokens if not nulls[name]), _is_padded(source, names, tokens))
+    fragments: list[ListFragment] = []
+    segments: list[Segment] = []
+    stretches: list[tuple[int, int, int]] = []
+    first_row = 0
+    for group in range(source.row_groups):
+        rows = source.rows_of(group)
+        if rows:
+            steps = _steps(table, group, first_row)
+            mean = max((_values_in(source, group, names[name]) for name in tokens), default=0) / rows
+            segments += segments_of(steps, len(fragments), np.full(rows, int(mean), np.int64))
+            stretches.append((int(steps[0]), int(steps[-1]), int((np.diff(steps) < 0).sum())))
+            fragments.append(ListFragment(table, group, first_row, mean))
+        first_row += rows
+    columns = _given(table, fragments[0])
+    return Opened(fragments, segments, columns, falls(stretches), partial(_null_notes, table))
 
-        if isinstance(array, pa.ChunkedArray):
-            array = array.combine_chunks()
-        if pa.types.is_null(array.type):
-            n = len(array)
-            return cls(np.zeros(n, np.int64), np.zeros(n, np.bool_), pa.nulls(0))
-        if not is_list(array.type):
-            raise InputError(
-                f"{where} has one value per row (row {first_row}: {array[0].as_py()!r}) where a list of its tokens belongs; "
-                "store lists, or one row per token with a 'sequence' column"
-            )
-        if is_list(array.type.value_type):
-            raise InputError(f"{where} holds lists of lists; store one flat list of tokens per row")
-        lengths = pc.list_value_length(array)
-        valid = np.asarray(array.is_valid())
-        return cls(np.asarray(lengths.fill_null(0)).astype(np.int64), valid, array.flatten())
+
+def _given(table: ListTable, first: ListFragment) -> frozenset[str]:
+    """Canonical columns that reading gives; what ``normalise`` adds is found out from the first row."""
+    names = set(table.names) - {ATTENTION_MASK}
+    if table.tokens:
+        names.add("stored_length")
+    if table.padded:
+        derived = ["response_length", "left_padding", "prompt_loss_tokens"]
+        piece = next(table.source.stream(first.group, [table.names[name] for name in table.needed(table.tokens)], 64))
+        names |= table.rows(piece, [*derived, *table.tokens], first.first_row).columns.keys()
+    return frozenset(names)
 
 
-def _values(found: _Lists, name: str, splits: NDArray[np.int64], where: str, first_row: int) -> NDArray[Any]:
-    column = schema.column(name)
-    if column is None:
-        raise KeyError(name)
-    own = splits_of(found.lengths)
+def _is_padded(source: ParquetInput, names: Mapping[str, str], tokens: Sequence[str]) -> bool:
+    """Whether lists have to be cut: an attention mask is there, or all are equally long and a mask or length tells where."""
+    import pyarrow as pa
 
-    def locate(index: int) -> str:
-        row = int(np.searchsorted(own, index, side="right")) - 1
-        return f"row {first_row + row}, position {index - int(own[row])}"
+    lists = [name for name in tokens if is_list(source.schema.field(names[name]).type)]
+    if not lists or ("stored_length" in names and ATTENTION_MASK not in names):
+        return False
+    if ATTENTION_MASK in names or (names.get("token_id") in FULL_WIDTH and "prompt_length" in names):
+        return True
+    if {"response_mask", "loss_mask", "response_length"}.isdisjoint(names):
+        return False
+    fixed = any(pa.types.is_fixed_size_list(source.schema.field(names[name]).type) for name in lists)
+    return fixed or (source.file.metadata.num_rows > 1 and _equally_long(source, names[lists[0]]))
 
-    values = decode(found.values, column, where, locate)
-    if own[-1] == splits[-1]:
-        return values
-    # Rows whose list is null while other columns have tokens.
-    filled = missing_values(name, int(splits[-1]))
-    filled[np.repeat(found.valid, np.diff(splits))] = values
-    return filled
+
+def _equally_long(source: ParquetInput, name: str) -> bool:
+    widths = set()
+    for group in range(source.row_groups):
+        rows = source.rows_of(group)
+        if rows:
+            widths.add(_values_in(source, group, name) / rows)
+    if len(widths) != 1 or not next(iter(widths)).is_integer():
+        return False
+    width = int(widths.pop())
+    for group in range(source.row_groups):
+        for piece in source.stream(group, [name], max(1, PIECE_TOKENS // max(width, 1))):
+            lengths = Lists.of(piece.column(0), name, 0).lengths
+            if (lengths != width).any():
+                return False
+    return True
+
+
+def _steps(table: ListTable, group: int, first_row: int) -> NDArray[np.int64]:
+    column = table.source.read(group, [table.names["step"]]).column(0)
+    values = table.scalar(column, "step", first_row)
+    missing = values == schema.MISSING_INT["int64"]
+    if missing.any():
+        row = first_row + int(np.argmax(missing))
+        raise InputError(f"{table.where('step')} is null in row {row}; every row needs its optimizer step")
+    return values
+
+
+def _values_in(source: ParquetInput, group: int, name: str) -> int:
+    return sum(chunk.num_values for chunk in chunks_of(source.file.metadata, group, name))
+
+
+def _nulls(source: ParquetInput, name: str) -> bool:
+    """Whether a column may have a null; an empty list counts as one in the footer."""
+    for group in range(source.row_groups):
+        for chunk in chunks_of(source.file.metadata, group, name):
+            if chunk.statistics is None or not chunk.statistics.has_null_count or chunk.statistics.null_count:
+                return True
+    return False
+
+
+def _null_notes(table: ListTable) -> Iterator[str]:
+    """A note on each flag column with nulls: they count as not set."""
+    for name in _FLAGS:
+        if name not in table.names or not _nulls(table.source, table.names[name]):
+            continue
+        rows, first, at = 0, -1, 0
+        for group in range(table.source.row_groups):
+            for piece in table.source.stream(group, [table.names[name]], 4096):
+                missing = _null_rows(piece.column(0))
+                if missing.any() and not rows:
+                    first = at + int(np.argmax(missing))
+                rows += int(missing.sum())
+                at += piece.num_rows
+        if rows:
+            yield f"{table.names[name]} is null in {rows} rows (first: row {first}); there it counts as not set"
+
+
+def _null_rows(array: pa.Array) -> NDArray[np.bool_]:
+    missing = np.asarray(array.is_null())
+    if is_list(array.type):
+        inner = np.asarray(array.flatten().is_null())
+        if inner.any():
+            row = np.repeat(np.arange(len(array)), Lists.of(array, "", 0).lengths)
+            missing = missing.copy()
+            missing[row[inner]] = True
+    return missing

@@ -19,13 +19,12 @@ from rl_doctor.errors import DoctorError, InputError, UsageError
 from rl_doctor.schema import RunInfo
 from rl_doctor.store import encode, layout
 from rl_doctor.store.info import info_to_json, parse_info
+from rl_doctor.store.part import CONTEXT_KEYS
 from rl_doctor.store.rows import Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CONTEXT_KEYS: Final = ("step", "epoch", "minibatch", "microbatch", "rank", "window")
-"""Columns that identify a micro-batch: they join ``contexts`` to ``sequences``."""
 ROW_GROUP_TOKENS: Final = 1 << 20
 _SEQUENCE_BITS: Final = 32
 _RANK_BITS: Final = 16
@@ -77,10 +76,12 @@ class RunWriter:
                 to say that steps are complete for a rank that has no rows in them.
             completes: steps that this rank has completed with this part.
         """
+        if "step" not in rows.columns:
+            raise UsageError("rows need the column 'step'")
+        if (np.diff(rows.columns["step"]) < 0).any():
+            rows = rows.take(np.argsort(rows.columns["step"], kind="stable"))
         columns = dict(rows.columns)
         n = rows.n_sequences
-        if "step" not in columns:
-            raise UsageError("rows need the column 'step'")
         if "sequence" not in columns:
             columns["sequence"] = np.arange(self._next_sequence, self._next_sequence + n, dtype=np.int64)
         self._next_sequence += n
@@ -105,7 +106,7 @@ class RunWriter:
         """Write what the trainer logged.
 
         Args:
-            records: mappings with ``step``, ``name``, ``value``; where known also ``time``, ``split`` (default "train"), ``source``.
+            records: mappings with ``step``, ``name``, ``value``; where known ``time``, ``split`` (default "train"), ``source``.
         """
         if not records:
             return

@@ -1,0 +1,113 @@
+"""Packs a run into one run file, for exchange and CI."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import numpy as np
+
+from rl_doctor.errors import NothingToJudgeError
+from rl_doctor.schema import METADATA_KEY
+from rl_doctor.store import encode
+from rl_doctor.store.batch import Batch
+from rl_doctor.store.info import info_to_json
+from rl_doctor.store.layout import write_durably
+from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER
+from rl_doctor.store.metric_log import MetricLog
+from rl_doctor.store.metrics_json import metrics_to_json
+from rl_doctor.store.rows import is_token
+from rl_doctor.store.run import Run
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+METRICS_LIMIT: Final = 5_000_000
+"""Bytes of JSON above which the logged metrics go to a file beside the run file."""
+KEPT_FACTS: Final = ("dropped_steps", "incomplete_steps", "skipped_parts", "notes")
+ROW_GROUP_TOKENS: Final = 1 << 20
+
+
+def pack(run: Run, file: str | Path) -> None:
+    """Write a run as one Parquet file: one row per sequence and pass, token columns as lists, everything else in its metadata.
+
+    Args:
+        run: an opened run of any form.
+        file: the file to write; an existing one is replaced once the new one is whole. Logged metrics of more than 5 MB go to
+            ``<name>.metrics.parquet`` beside it.
+
+    Raises:
+        NothingToJudgeError: the run has no sequence rows.
+        InputError: the run cannot be read.
+    """
+    file = Path(file)
+    batches = run.batches(run.columns, max_tokens=ROW_GROUP_TOKENS)
+    first = next(batches, None)
+    if first is None:
+        raise NothingToJudgeError(f"{run.path}: no sequence rows to pack")
+    metrics = run.metrics()
+    document = info_to_json(run.info)
+    facts = {name: getattr(run.facts, name) for name in KEPT_FACTS if getattr(run.facts, name)}
+    if facts:
+        document[FACTS_MEMBER] = facts
+    if len(metrics):
+        document["metrics"] = metrics_to_json(metrics)
+        if len(json.dumps(document["metrics"])) > METRICS_LIMIT:
+            del document["metrics"]
+            beside = file.with_name(f"{file.stem}.metrics.parquet")
+            _write_metrics(beside, metrics)
+            document[METRICS_FILE_MEMBER] = beside.name
+    names = sorted(run.columns, key=lambda name: (is_token(name), name))
+    schema = _schema(names).with_metadata({METADATA_KEY: json.dumps(document)})
+    write_durably(file, lambda target: _write(target, schema, first, batches))
+
+
+def _write(target: BinaryIO, schema: pa.Schema, first: Batch, batches: Iterator[Batch]) -> None:
+    import pyarrow.parquet as pq
+
+    settings = encode.parquet_settings(schema.names, suffix=".list.element")
+    with pq.ParquetWriter(target, schema, **settings) as writer:
+        batch: Batch | None = first
+        while batch is not None:
+            writer.write_table(_table(batch, schema), row_group_size=batch.n_sequences)
+            batch = next(batches, None)
+
+
+def _schema(names: list[str]) -> pa.Schema:
+    import pyarrow as pa
+
+    fields = []
+    for name in names:
+        field = encode.field(name)
+        if is_token(name):
+            element = pa.field("element", field.type, nullable=field.nullable)
+            field = pa.field(name, pa.list_(element), nullable=False)
+        fields.append(field)
+    return pa.schema(fields)
+
+
+def _table(batch: Batch, schema: pa.Schema) -> pa.Table:
+    import pyarrow as pa
+
+    offsets = pa.array(batch.splits.astype(np.int32))
+    arrays: list[Any] = []
+    for field in schema:
+        values = encode.to_arrow(field.name, batch.columns[field.name])
+        arrays.append(pa.ListArray.from_arrays(offsets, values, type=field.type) if is_token(field.name) else values)
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _write_metrics(path: Path, log: MetricLog) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {
+        "step": pa.array(log.steps),
+        "name": pa.array(log.names, pa.string()),
+        "value": pa.array(log.values),
+        "split": pa.array(log.splits, pa.string()),
+    }
+    settings: dict[str, Any] = {"compression": encode.COMPRESSION, "use_dictionary": ["name", "split"]}
+    write_durably(path, lambda target: pq.write_table(pa.table(columns), target, **settings))

@@ -1,0 +1,205 @@
+"""One part of a run folder: its footers, and the decoding of its row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor import schema
+from rl_doctor.errors import InputError
+from rl_doctor.schema import SCHEMA_VERSION
+from rl_doctor.store.decode import decode
+from rl_doctor.store.info import parse_json
+from rl_doctor.store.layout import PART_METADATA_KEY, PartName
+from rl_doctor.store.metrics_json import Record
+from rl_doctor.store.parquet_file import ParquetInput
+from rl_doctor.store.presence import Presence, chunks_of
+from rl_doctor.store.rows import Rows, is_token, missing_values, splits_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CONTEXT_KEYS: Final = ("step", "epoch", "minibatch", "microbatch", "rank", "window")
+"""Columns that identify a micro-batch: they join ``contexts`` to ``sequences``."""
+_METRIC_NAMES: Final = ("step", "name", "value", "split")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A sequences part with its matching tokens and contexts parts.
+
+    Attributes:
+        folder: the run folder.
+        name: name of the sequences part.
+        rows: number of sequences of each row group.
+        tokens: number of tokens of each row group.
+        steps: step of each row group.
+        completes: steps that the part completes for its rank, increasing.
+        columns: canonical column -> table that has it.
+        unknown: names that the schema does not know.
+    """
+
+    folder: Path
+    name: PartName
+    rows: tuple[int, ...]
+    tokens: tuple[int, ...]
+    steps: tuple[int, ...]
+    completes: tuple[int, ...]
+    columns: Mapping[str, str]
+    unknown: tuple[str, ...]
+
+    def open(self, table: str) -> ParquetInput:
+        """Open one of its tables."""
+        return ParquetInput.open(self.folder / str(self.name.of(table)))
+
+
+def open_part(folder: Path, name: PartName, presence: Presence) -> Part:
+    """Read the footers of a sequences part and of the parts that belong to it.
+
+    Raises:
+        InputError: one of them is missing, torn, or written by a newer version.
+    """
+    sequences = ParquetInput.open(folder / str(name))
+    document = _metadata(sequences)
+    tables = {"sequences": sequences}
+    for table in document["tables"]:
+        if table != "sequences":
+            tables[table] = ParquetInput.open(folder / str(name.of(table)))
+    groups = range(sequences.row_groups)
+    rows = tuple(sequences.rows_of(group) for group in groups)
+    tokens = tuple(0 for _ in groups)
+    if "tokens" in tables:
+        if tables["tokens"].row_groups != len(rows):
+            raise InputError(f"{tables['tokens'].path}: does not fit its sequences part (row groups differ); record again")
+        tokens = tuple(tables["tokens"].rows_of(group) for group in groups)
+    columns: dict[str, str] = {}
+    unknown: list[str] = []
+    for table, source in tables.items():
+        presence.add(source.file.metadata, source.schema.names)
+        for column in source.schema.names:
+            if schema.column(column) is None:
+                unknown.append(column)
+            else:
+                columns.setdefault(column, table)
+    steps = tuple(_step_of(sequences, group) for group in groups)
+    return Part(folder, name, rows, tokens, steps, tuple(document["completes"]), columns, tuple(unknown))
+
+
+def _metadata(source: ParquetInput) -> dict[str, Any]:
+    own = source.metadata(schema.METADATA_KEY)
+    version = parse_json(own, str(source.path)).get("schema_version", 1) if own is not None else 1
+    if version > SCHEMA_VERSION:
+        raise InputError(f"{source.path}: schema version {version} is newer than {SCHEMA_VERSION}; install a newer rl-doctor")
+    text = source.metadata(PART_METADATA_KEY)
+    if text is None:
+        raise InputError(f"{source.path}: its footer does not say which tables belong to it; it was not written by rl-doctor")
+    document: dict[str, Any] = parse_json(text, str(source.path))
+    return document
+
+
+def _step_of(source: ParquetInput, group: int) -> int:
+    """The one step of a row group, from its footer."""
+    for chunk in chunks_of(source.file.metadata, group, "step"):
+        statistics = chunk.statistics
+        if statistics is not None and statistics.has_min_max and statistics.min == statistics.max:
+            return int(statistics.min)
+    if not source.rows_of(group):
+        return 0
+    raise InputError(f"{source.path}: row group {group} holds several steps; it was not written by rl-doctor")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartFragment:
+    """A row group of a part: whole sequences of one step."""
+
+    part: Part
+    group: int
+
+    def read(self, columns: Sequence[str], start: int, stop: int) -> Iterator[Rows]:
+        """Decode the sequences ``start`` to ``stop`` of the row group."""
+        homes = self.part.columns
+        own = [name for name in columns if homes.get(name) == "sequences"]
+        contexts = [name for name in columns if homes.get(name) == "contexts"]
+        keys = [name for name in CONTEXT_KEYS if homes.get(name) == "sequences"] if contexts else []
+        sequences = self._decode("sequences", [*dict.fromkeys([*own, *keys, "stored_length"])])
+        splits = splits_of(sequences["stored_length"])
+        if splits[-1] != self.part.tokens[self.group]:
+            raise InputError(
+                f"{self.part.folder / str(self.part.name)}: column 'stored_length' adds up to {splits[-1]} tokens in row group "
+                f"{self.group}, the tokens part has {self.part.tokens[self.group]}; the folder mixes files of different runs"
+            )
+        found = {name: sequences[name] for name in own}
+        if tokens := [name for name in columns if homes.get(name) == "tokens"]:
+            found |= self._decode("tokens", tokens)
+        if contexts:
+            found |= self._join(contexts, {name: sequences[name] for name in keys})
+        for name in columns:
+            if name not in found:
+                found[name] = missing_values(name, int(splits[-1]) if is_token(name) else len(splits) - 1)
+        rows = Rows(found, splits)
+        yield rows if (start, stop) == (0, rows.n_sequences) else rows.slice(start, stop)
+
+    def _decode(self, table: str, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        source = self.part.open(table)
+        return _arrays(source.read(self.group, names), source.path)
+
+    def _join(self, names: Sequence[str], keys: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Context values of each sequence, by the keys of its micro-batch."""
+        source = self.part.open("contexts")
+        shared = [name for name in keys if name in source.schema.names]
+        table: dict[str, list[NDArray[Any]]] = {name: [] for name in [*shared, *names]}
+        for group in range(source.row_groups):
+            for name, values in _arrays(source.read(group, [*shared, *names]), source.path).items():
+                table[name].append(values)
+        joined = {name: np.concatenate(values) for name, values in table.items()}
+        ours = np.stack([keys[name].astype(np.int64) for name in shared], axis=1)
+        theirs = np.stack([joined[name].astype(np.int64) for name in shared], axis=1)
+        _, codes = np.unique(np.concatenate([theirs, ours]), axis=0, return_inverse=True)
+        codes = codes.reshape(-1)
+        row = np.full(codes.max() + 1, -1, np.int64)
+        row[codes[: len(theirs)]] = np.arange(len(theirs))
+        at = row[codes[len(theirs) :]]
+        found: dict[str, NDArray[Any]] = {}
+        for name in names:
+            values = missing_values(name, len(ours))
+            values[at >= 0] = joined[name][at[at >= 0]]
+            found[name] = values
+        return found
+
+
+def _arrays(table: pa.Table, path: Path) -> dict[str, NDArray[Any]]:
+    found: dict[str, NDArray[Any]] = {}
+    for name in table.column_names:
+        column = schema.column(name)
+        if column is None:
+            raise KeyError(name)
+        found[name] = decode(
+            table.column(name), column, f"{path}: column {name!r}", lambda index: f"row {index} of its row group"
+        )
+    return found
+
+
+def open_metrics(path: Path) -> ParquetInput:
+    """Open a metrics part.
+
+    Raises:
+        InputError: it is torn, or its columns are not those of a metrics part.
+    """
+    source = ParquetInput.open(path)
+    if lacking := [name for name in _METRIC_NAMES if name not in source.schema.names]:
+        raise InputError(f"{path}: column {lacking[0]!r} is missing; it was not written by rl-doctor")
+    return source
+
+
+def read_metrics(source: ParquetInput) -> Iterator[Record]:
+    """Read a metrics part."""
+    for group in range(source.row_groups):
+        table = source.read(group, _METRIC_NAMES)
+        steps, keys, values, splits = (table.column(name).to_pylist() for name in _METRIC_NAMES)
+        for step, name, value, split in zip(steps, keys, values, splits, strict=True):
+            yield step, name, float("nan") if value is None else value, split or "train"

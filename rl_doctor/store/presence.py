@@ -1,0 +1,89 @@
+"""Which columns hold anything, read from footers and, only where they do not tell, from the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from rl_doctor import schema
+from rl_doctor.errors import NothingToJudgeError
+from rl_doctor.store.encode import FLOATS
+from rl_doctor.store.rows import Rows
+
+_TELLING: Final = frozenset({"response_length", "finish_reason", "turns", "token_id", "weight_version", "policy_version"})
+"""Columns without NaN that rules can judge on their own."""
+
+
+class Presence:
+    """Collects from footers which columns are not null everywhere, and which have a value that is not NaN.
+
+    Attributes:
+        present: names in the file with a value that is not null.
+        numeric: names in the file whose footer proves a value that is not NaN.
+    """
+
+    def __init__(self) -> None:
+        self.present: set[str] = set()
+        self.numeric: set[str] = set()
+        self._owners: dict[tuple[str, ...], list[str]] = {}
+
+    def add(self, metadata: Any, names: Iterable[str]) -> None:
+        """Take a file's footer; ``names`` are its top-level columns."""
+        paths = tuple(metadata.schema.column(index).path for index in range(metadata.num_columns))
+        if paths not in self._owners:
+            self._owners[paths] = [_owner(path, names) for path in paths]
+        owners = self._owners[paths]
+        open_ = [index for index, owner in enumerate(owners) if owner not in self.numeric or owner not in self.present]
+        for group in range(metadata.num_row_groups):
+            row_group = metadata.row_group(group)
+            for index in open_:
+                self._chunk(owners[index], row_group.column(index))
+
+    def _chunk(self, owner: str, chunk: Any) -> None:
+        if not chunk.num_values:
+            return
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count or statistics.null_count < chunk.num_values:
+            self.present.add(owner)
+        if statistics is not None and statistics.has_min_max:
+            self.numeric.add(owner)
+
+
+def chunks_of(metadata: Any, group: int, name: str) -> Iterator[Any]:
+    """Footer entries of a top-level column in a row group."""
+    row_group = metadata.row_group(group)
+    for index in range(row_group.num_columns):
+        path = row_group.column(index).path_in_schema
+        if path == name or path.startswith(f"{name}."):
+            yield row_group.column(index)
+
+
+def _owner(path: str, names: Iterable[str]) -> str:
+    fitting = [name for name in names if path == name or path.startswith(f"{name}.")]
+    return max(fitting, key=len, default=path)
+
+
+def require_values(
+    columns: Iterable[str], proven: Callable[[str], bool], read: Callable[[str], Iterable[Rows]], where: str
+) -> None:
+    """Refuse a run that has number columns but no number in them.
+
+    Args:
+        columns: canonical columns that are present.
+        proven: whether a footer proves that the column has a value that is not NaN.
+        read: decodes one column in pieces.
+        where: what messages call the run.
+
+    Raises:
+        NothingToJudgeError: every number is NaN or null.
+    """
+    columns = list(columns)
+    floats = sorted(name for name in columns if (column := schema.column(name)) is not None and column.dtype in FLOATS)
+    if not floats or not _TELLING.isdisjoint(columns) or any(proven(name) for name in floats):
+        return
+    for name in floats:
+        if any(not np.isnan(rows.columns[name]).all() for rows in read(name)):
+            return
+    raise NothingToJudgeError(f"{where}: holds nothing but NaN in {', '.join(floats)}")
