@@ -24,6 +24,7 @@ _RECORDED: Final = "reconcile.recorded"
 _RELATIVE: Final = 1e-4
 _ABSOLUTE: Final = 1e-6
 _FEWEST_DECIMALS: Final = 4
+_FEWEST_DIGITS: Final = 3
 _MOST_DIGITS: Final = 7
 
 
@@ -228,7 +229,7 @@ def log_rounding(logged: Floats) -> Floats:
     if decimals <= _MOST_DIGITS:
         places = _FEWEST_DECIMALS if decimals == 0 else decimals
         return np.full(logged.size, 0.5 * 10.0**-places)
-    significant = max(length for _, length in digits)
+    significant = max(_FEWEST_DIGITS, *(length for _, length in digits))
     if significant <= _MOST_DIGITS:
         exponent = np.floor(np.log10(np.maximum(np.abs(logged), np.finfo(np.float64).tiny)))
         return np.asarray(0.5 * 10.0 ** (exponent - significant + 1))

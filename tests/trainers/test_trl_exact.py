@@ -1,0 +1,126 @@
+"""What is recomputed from a recorded TRL run equals what TRL logged, key by key and row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_doctor.analyzer import reconcile
+from rl_doctor.analyzer.engine import analyze
+from rl_doctor.store.run import Run
+from tests.trainers.conftest import Train
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
+
+EXACT = 1e-6
+"""Relative to the mean absolute summand, which is at most about 1 for every key here, or to the number itself."""
+NOT_FROM_TOKENS = {
+    "grad_norm", "learning_rate", "epoch", "step_time", "num_tokens", "train_runtime", "train_samples_per_second",
+    "train_steps_per_second", "train_loss", "total_flos",
+}  # fmt: skip
+TWICE = {"num_iterations": 2, "steps_per_generation": 4, "gradient_accumulation_steps": 2}
+CASES: dict[str, dict[str, Any]] = {
+    "grpo": {"args": TWICE},
+    "grpo_every_third_step": {"args": {**TWICE, "logging_steps": 3, "max_steps": 8, "loss_type": "bnpo"}},
+    "grpo_generations_across_steps": {
+        "args": {**TWICE, "gradient_accumulation_steps": 3, "loss_type": "grpo", "max_steps": 8}
+    },
+    "grpo_generations_within_a_step": {"args": {"steps_per_generation": 2, "gradient_accumulation_steps": 4}},
+    "sequence_ratio": {
+        "args": {**TWICE, "importance_sampling_level": "sequence", "loss_type": "luspo", "epsilon": 0.01, "epsilon_high": 0.02}
+    },
+    "dr_grpo_masked_truncation": {
+        "args": {**TWICE, "loss_type": "dr_grpo", "delta": 1.1, "mask_truncated_completions": True, "scale_rewards": "batch"}
+    },
+    "cispo_plain_kl": {"args": {**TWICE, "loss_type": "cispo", "epsilon_high": 1.05, "use_bias_correction_kl": False}},
+    "sapo_entropy_bonus": {"args": {**TWICE, "loss_type": "sapo", "entropy_coef": 0.01, "scale_rewards": "none"}},
+    "without_reference": {"args": {**TWICE, "beta": 0.0}},
+    "rloo": {"algorithm": "rloo", "args": {**TWICE, "logging_steps": 2}},
+    "rloo_normalised": {
+        "algorithm": "rloo", "args": {**TWICE, "normalize_advantages": True, "reward_clip_range": [-1.0, -0.2], "beta": 0.2}
+    },
+    "two_ranks": {"ranks": 2, "args": {**TWICE, "logging_steps": 3, "max_steps": 8, "per_device_train_batch_size": 2}},
+    "two_ranks_rloo": {"ranks": 2, "algorithm": "rloo", "args": {**TWICE, "per_device_train_batch_size": 2}},
+}  # fmt: skip
+UNDERIVABLE = {"sapo_entropy_bonus": {"policy_loss", "entropy_coef"}}
+"""Keys that repeat the configuration or a part of the loss, and are left alone."""
+
+
+Recorded = tuple[str, Run]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def recorded(request: pytest.FixtureRequest, train: Train) -> Recorded:
+    return request.param, train(**CASES[request.param]).run
+
+
+def test_every_logged_key_is_recomputed(recorded: Recorded) -> None:
+    name, run = recorded
+    log = run.metrics()
+    plan = reconcile.plan(run.info, run.columns, log)
+    found = {item.name: item for item in reconcile.compare(plan, analyze(run, [], plan.metrics).series)}
+    assert set(log.names.tolist()) - set(found) == (set(log.names.tolist()) & NOT_FROM_TOKENS) | UNDERIVABLE.get(name, set())
+    for item in found.values():
+        difference = np.abs(item.logged - item.recomputed)
+        assert (difference <= EXACT * np.maximum(1.0, np.abs(item.logged))).all(), (item.name, item.logged, item.recomputed)
+        assert (difference <= item.tolerance).all(), item.name
+        steps, values = log.series(item.name)
+        np.testing.assert_array_equal(item.steps, steps[np.isfinite(values)], err_msg=item.name)
+
+
+def test_the_update_does_something(recorded: Recorded) -> None:
+    """The keys would be easy to match if nothing moved."""
+    name, run = recorded
+    log = run.metrics()
+    key = "cispo_clip_ratio" if "cispo" in name else "clip_ratio/region_mean"
+    if "sapo" not in name and "within" not in name:
+        assert log.series(key)[1].max() > 0
+    if "without" not in name:
+        assert np.abs(log.series("kl")[1]).max() > 1e-3
+
+
+def test_advantages_follow_from_the_rewards(recorded: Recorded) -> None:
+    _, run = recorded
+    native = run.info.config.native or {}
+    rows: dict[str, dict[str, tuple[float, float]]] = {}
+    for batch in run.batches(["uid", "group", "rollout_step", "reward", "advantage"]):
+        first = batch.splits[:-1]
+        stored = np.flatnonzero(np.diff(batch.splits))
+        for row in stored.tolist():
+            generation = str(batch.columns["rollout_step"][row])
+            advantage, reward = float(batch.columns["advantage"][first[row]]), float(batch.columns["reward"][row])
+            rows.setdefault(f"{generation}", {})[f"{batch.columns['group'][row]}/{batch.columns['uid'][row]}"] = (
+                reward,
+                advantage,
+            )
+    checked = 0
+    for generation in rows.values():
+        keys = sorted(generation)
+        rewards = np.array([generation[key][0] for key in keys])
+        actual = np.array([generation[key][1] for key in keys])
+        if len(keys) != native["generation_batch_size"]:
+            continue  # some of its rows were never trained on, or have no token in the loss
+        groups = np.array([key.split("/")[0] for key in keys])
+        expected = advantages(rewards, groups, native, run.info.algorithm or "")
+        size = np.abs(rewards).mean() / (1e-4 if native.get("scale_rewards") != "none" and np.ptp(rewards) < 1e-3 else 1.0)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=10 * EXACT * max(size, 1.0))
+        checked += 1
+    assert checked or native.get("mask_truncated_completions")
+
+
+def advantages(rewards: Any, groups: Any, native: Any, algorithm: str) -> Any:
+    """TRL's advantages, group by group in plain Python."""
+    result = np.empty(len(rewards))
+    for name in set(groups.tolist()):
+        rows = groups == name
+        mine = rewards[rows]
+        if algorithm == "rloo":
+            result[rows] = [reward - (mine.sum() - reward) / (len(mine) - 1) for reward in mine]
+            continue
+        deviation = rewards.std(ddof=1) if native["scale_rewards"] == "batch" else mine.std(ddof=1)
+        result[rows] = (mine - mine.mean()) / (1.0 if native["scale_rewards"] == "none" else deviation + 1e-4)
+    if algorithm == "rloo" and native["normalize_advantages"]:
+        result = (result - result.mean()) / (result.std(ddof=1) + 1e-4)
+    return result
