@@ -1,0 +1,187 @@
+"""Entropy of the policy: collapse and explosion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Hit, Severity
+from rl_doctor.rules import trend
+from rl_doctor.rules.reading import (
+    REWARD,
+    TRUNCATION,
+    VALIDATION,
+    Progress,
+    evidence,
+    first_of,
+    lacking,
+    progress,
+    span,
+    too_short,
+)
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.view import View
+
+ENTROPY = ("policy.entropy", "policy.old_entropy")
+_COMPANY = (*REWARD, "reward.max", "reward.min", *VALIDATION, *TRUNCATION)
+
+
+def _logarithm(series: Series) -> trend.Floats:
+    """Log entropy; a zero is kept finite, well below what the run shows elsewhere."""
+    least = max(float(np.max(series.values)) * 1e-6, np.finfo(np.float64).tiny)
+    return np.log(np.maximum(series.values, least))
+
+
+def _never_measured(series: Series) -> Skip | None:
+    if float(np.max(np.abs(series.values))) > 0.0:
+        return None
+    return Skip("data", f"{series.metric} is 0 at every step: not measured, rather than collapsed")
+
+
+@rule(
+    "RLD301", "entropy-collapse",
+    severity="error",
+    optional=(*ENTROPY, *_COMPANY, "group.zero_std_frac"),
+    limits={"left": 0.25, "severe": 0.15, "z": 6.0, "fast": 0.25},
+    cause="The policy became nearly deterministic before it learned: too many updates on too few prompts, a learning rate that "
+    "is too high, or clipping that lets probable tokens grow but not improbable ones.",
+    advice=(
+        "Raise the upper clip bound (clip-higher) or add a small entropy bonus, and lower the learning rate.",
+        "Check that rollouts are sampled at temperature 1 and that prompts are not repeated too often.",
+        "Go back to a checkpoint from before the onset: a collapsed policy explores no more.",
+    ),
+    avoids=(
+        "A policy that starts with low entropy.",
+        "Entropy that falls while the reward rises to its ceiling (a warning at most).",
+        "An entropy column that is 0 because it was never measured.",
+    ),
+    source="arXiv:2505.22617 (entropy mechanism); arXiv:2503.14476, section 3.1 (clip-higher)",
+)  # fmt: skip
+def entropy_collapse(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The entropy of the policy falls to a small share of the run's own start.
+
+    Without entropy there are no different samples, without different samples there is no advantage, and learning stops for
+    good. Some fall is what learning looks like; the question is what was bought with it.
+
+    The late level is compared with the run's own early window, as a ratio. It fires if at most `left` remains and the
+    difference of logarithms is `z` standard errors. The reward decides the severity: an error if at most `severe` remains
+    and the reward neither rises nor stands at its ceiling, or falls after the onset; a warning otherwise, also if the reward
+    was not recorded. A fall that is over within `fast` of the run, counted from its onset, is said to be sudden.
+    """
+    series = first_of(view, *ENTROPY)
+    if series is None:
+        yield lacking(view, *ENTROPY)
+        return
+    if skip := _never_measured(series) or too_short(series):
+        yield skip
+        return
+    values = _logarithm(series)
+    moved = trend.change(values)
+    left = math.exp(moved.difference)
+    if left > limits["left"] or moved.z > -limits["z"]:
+        return
+    begin = trend.onset(values, moved.early, rising=False, share=0.3)
+    reached = trend.onset(values, moved.early, rising=False, share=0.8)
+    reward = progress(view, int(series.steps[begin]))
+    severity, cause = _verdict(reward, left, limits)
+    pace = "suddenly" if reached - begin <= limits["fast"] * len(series) else "gradually"
+    yield Hit(
+        f"Entropy fell {pace} to {left:.0%} of its start ({math.exp(moved.early.center):.3g} to "
+        f"{math.exp(moved.late.center):.3g}) "
+        f"from step {series.steps[begin]} on; {reward.words()}",
+        severity,
+        (
+            evidence(
+                series,
+                begin,
+                -1,
+                value=math.exp(moved.late.center),
+                baseline=math.exp(moved.early.center),
+                limit=limits["left"] * math.exp(moved.early.center),
+            ),
+        ),
+        cause=cause,
+        ruled_out=("low entropy from the start: the limit is relative to the run's own early window",),
+        unchecked=() if reward.series is not None else ("whether the run learned meanwhile: reward",),
+    )
+
+
+def _verdict(reward: Progress, left: float, limits: Limits) -> tuple[Severity, str | None]:
+    if reward.good:
+        return "warning", (
+            "The policy becomes sure of what it has learned; exploration is used up, so that further gains are unlikely "
+            "without harder prompts or an entropy bonus."
+        )
+    if reward.series is None or reward.course == "unknown":
+        return "warning", None
+    return ("error" if left <= limits["severe"] or reward.course == "falling" else "warning"), None
+
+
+@rule(
+    "RLD302", "entropy-explosion",
+    severity="error",
+    optional=(*ENTROPY, *_COMPANY),
+    limits={"growth": 3.0, "z": 6.0, "truncation": 0.1},
+    cause="The policy dissolves into noise: an entropy bonus or clip-higher that is too strong, a learning rate that "
+    "is too high, "
+    "or rewards that push down what was sampled without pushing up anything else.",
+    advice=(
+        "Lower entropy_coef or the upper clip bound, and the learning rate.",
+        "Read responses from after the onset; garbled text at unchanged settings points to a rollout or trainer mismatch.",
+        "Go back to a checkpoint from before the onset.",
+    ),
+    avoids=("Entropy that rises while reward and length stay as they are: info.", ("Absolute levels: what is high "
+    "depends on the model.")),
+    source="Public issue threads on entropy growth with clip-higher and overlong samples",
+)  # fmt: skip
+def entropy_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The entropy of the policy grows to a multiple of the run's own start.
+
+    Rising entropy alone is no fault: many runs with a raised upper clip bound live well with it. Together with a falling
+    reward or with more and more responses that hit the length limit it means that the policy comes apart.
+
+    It fires if the late level is `growth` times the early window and the difference of logarithms is `z` standard errors. An
+    error if the reward or the validation score falls, a warning if the share of truncated responses rises by `truncation`,
+    else info.
+    """
+    series = first_of(view, *ENTROPY)
+    if series is None:
+        yield lacking(view, *ENTROPY)
+        return
+    if skip := _never_measured(series) or too_short(series):
+        yield skip
+        return
+    values = _logarithm(series)
+    moved = trend.change(values)
+    growth = math.exp(moved.difference)
+    if growth < limits["growth"] or moved.z < limits["z"]:
+        return
+    begin = trend.onset(values, moved.early, rising=True, share=0.3)
+    reward = progress(view, int(series.steps[begin]))
+    cut = first_of(view, *TRUNCATION)
+    more_cut = cut is not None and trend.course(cut.values, limits["truncation"]) == "rising"
+    severity: Severity = "error" if reward.course == "falling" else "warning" if more_cut else "info"
+    unchecked: tuple[str, ...] = () if reward.series is not None else ("whether the reward falls: reward",)
+    unchecked += () if cut is not None else ("whether more responses are truncated: finish_reason or config.max_response_length",)
+    yield Hit(
+        f"Entropy grew {growth:.1f} times ({math.exp(moved.early.center):.3g} to {math.exp(moved.late.center):.3g}), "
+        f"{span(series, begin)}; {reward.words()}" + ("; more responses are truncated" if more_cut else ""),
+        severity,
+        (
+            evidence(
+                series,
+                begin,
+                -1,
+                value=math.exp(moved.late.center),
+                baseline=math.exp(moved.early.center),
+                limit=limits["growth"] * math.exp(moved.early.center),
+            ),
+        ),
+        cause=None
+        if severity != "info"
+        else "A raised upper clip bound or an entropy bonus; harmless as long as the reward holds.",
+        unchecked=unchecked,
+    )

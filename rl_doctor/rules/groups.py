@@ -1,0 +1,358 @@
+"""Groups of samples of one prompt: signal, structure, advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Hit, Severity
+from rl_doctor.rules import trend
+from rl_doctor.rules.reading import REWARD, TRUNCATION, evidence, first_of, lacking, progress, span
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.view import View
+
+_GROUPED = frozenset({"grpo", "dr_grpo", "rloo"})
+_WITHOUT_STD = frozenset({"dr_grpo", "rloo", "gae", "reinforce", "remax"})
+
+
+def _few(series: Series, groups: float, steps: int = 16) -> Skip | None:
+    """A skip for too few groups; a logged share counts one per step, so that many steps will do as well."""
+    total = int(series.counts.sum())
+    if total >= groups or len(series) >= steps:
+        return None
+    return Skip("length", f"inconclusive: {total} groups at {len(series)} steps, and {groups:.0f} groups are needed")
+
+
+def _late_mean(series: Series) -> float:
+    last = trend.late(series.values)
+    part = slice(last.first, None)
+    return float(np.average(series.values[part], weights=series.counts[part]))
+
+
+@rule(
+    "RLD407", "zero-variance-groups",
+    severity="error",
+    optional=(
+        "group.zero_std_frac", "group.all_max_frac", "group.all_min_frac", *REWARD, "reward.max", "reward.min", *TRUNCATION,
+    ),
+    limits={"nearly_all": 0.9, "standing": 0.75, "groups": 40, "cut": 0.5},
+    cause="The prompts are too easy or too hard for this policy: all samples of a group are right, or all are wrong.",
+    advice=(
+        "Filter or resample prompts by their success rate (dynamic sampling), so that groups hold both outcomes.",
+        "Raise group_size, or use partial credit, so that rare successes are seen.",
+        "If nearly all are wrong, check length limit and reward function first.",
+    ),
+    avoids=("A run that solved its prompts: info.", "A share that eases.", "A single prompt per step."),
+    source="arXiv:2503.14476, section 3.2; public runs whose gradient is exactly 0 on most steps",
+)  # fmt: skip
+def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """All samples of a group have the same reward, in most groups.
+
+    Group-relative advantages are 0 there: the compute for these groups is spent for nothing, and the effective batch shrinks
+    to the rest.
+
+    The share of such groups, each generation batch once, is an error if it is at least `nearly_all` over the whole run and
+    the late window, and a warning if it is `standing` in the late window. If most of them are all right and the reward rose
+    to its ceiling, it is info. The split into all right (the largest reward of the batch) and all wrong (the smallest) names
+    the cause. At least `groups` groups are needed.
+    """
+    series = view.get("group.zero_std_frac")
+    if series is None:
+        yield lacking(view, "group.zero_std_frac")
+        return
+    if skip := _few(series, limits["groups"]):
+        yield skip
+        return
+    last = trend.late(series.values)
+    late_share = _late_mean(series)
+    whole = float(np.average(series.values, weights=series.counts))
+    if late_share < limits["standing"]:
+        return
+    reward = progress(view)
+    right, wrong = view.get("group.all_max_frac"), view.get("group.all_min_frac")
+    mostly_right = right is not None and _late_mean(right) >= 0.6 * late_share
+    solved = reward.good and (mostly_right or (right is None and reward.at_ceiling)) and whole < limits["nearly_all"]
+    severity: Severity = "error" if whole >= limits["nearly_all"] and late_share >= limits["nearly_all"] else "warning"
+    if solved or (severity == "warning" and trend.course(series.values, 0.1) == "falling"):
+        severity = "info"
+    cause, ruled_out, unchecked = _why_idle(view, late_share, right, wrong, limits)
+    early_share = float(np.mean(series.values[: trend.early(series.values).n]))
+    yield Hit(
+        f"{late_share:.0%} of the groups have no variance in their rewards ({whole:.0%} over the run, "
+        f"{early_share:.0%} at the start)"
+        + ("" if right is None or wrong is None else f": {_late_mean(right):.0%} all right, {_late_mean(wrong):.0%} all wrong")
+        + f"; {reward.words()}",
+        severity,
+        (evidence(series, last.first, -1, value=late_share, baseline=early_share, limit=limits["standing"]),),
+        cause=cause,
+        ruled_out=ruled_out,
+        unchecked=unchecked,
+    )
+
+
+def _why_idle(
+    view: View, share: float, right: Series | None, wrong: Series | None, limits: Limits
+) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+    cut = first_of(view, *TRUNCATION)
+    if cut is not None and _late_mean(cut) >= limits["cut"] and (right is None or _late_mean(right) < 0.5 * share):
+        return f"{_late_mean(cut):.0%} of the responses are cut at the length limit, so that whole groups fail alike.", (), ()
+    unchecked = () if cut is not None else ("responses cut at the length limit: finish_reason",)
+    if right is None or wrong is None:
+        return None, (), ("whether these groups are all right or all wrong: reward and group", *unchecked)
+    if _late_mean(right) >= 0.6 * share:
+        return "The prompts are too easy for this policy: most of these groups are all right.", (), unchecked
+    if _late_mean(wrong) >= 0.6 * share:
+        out = () if cut is None else (f"responses cut at the length limit: {_late_mean(cut):.0%} are",)
+        return "The prompts are too hard, or the reward function fails: most of these groups are all wrong.", out, unchecked
+    return None, (), unchecked
+
+
+@rule(
+    "RLD408", "near-zero-variance-groups",
+    severity="warning",
+    optional=("group.near_zero_std_frac", "group.std_mean", "reward.std"),
+    limits={"share": 0.3, "groups": 40},
+    cause="The rewards of a group differ by almost nothing (a length term, a rounding, a reward model's noise), and "
+    "dividing by their "
+    "standard deviation blows that up to advantages of ordinary size.",
+    advice=(
+        "Round the reward, or drop groups whose standard deviation is below the noise of the reward.",
+        "Do not divide by the standard deviation (Dr. GRPO), or raise the epsilon in the denominator.",
+    ),
+    avoids=("Groups with exactly equal rewards: rule zero-variance-groups.", ("Estimators that do not divide by a "
+    "standard deviation.")),
+    source="arXiv:2503.20783, section 3.1 (difficulty bias of the standard deviation)",
+)  # fmt: skip
+def near_zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """Rewards differ within a group, but by next to nothing.
+
+    Rewards of .61, .60, .62 and .61 do not give advantages near 0: divided by their own standard deviation they give
+    advantages of about 1. Noise is then trained on with the weight of a success.
+
+    It fires if, in the late window, at least `share` of the groups have a standard deviation that is positive but below a
+    thousandth of the range of the batch's rewards. At least `groups` groups are needed. Estimators without a standard
+    deviation are skipped.
+    """
+    if view.config.adv_estimator in _WITHOUT_STD or view.config.adv_norm in ("none", "mean"):
+        yield Skip("config", "the advantage is not divided by the group's standard deviation")
+        return
+    series = view.get("group.near_zero_std_frac")
+    if series is None:
+        yield lacking(view, "group.near_zero_std_frac")
+        return
+    if skip := _few(series, limits["groups"]):
+        yield skip
+        return
+    share = _late_mean(series)
+    if share < limits["share"]:
+        return
+    last = trend.late(series.values)
+    known = view.config.adv_estimator is not None
+    yield Hit(
+        f"{share:.0%} of the groups have rewards that differ by less than a thousandth of the batch's range",
+        "warning",
+        (evidence(series, last.first, -1, value=share, limit=limits["share"]),),
+        unchecked=() if known else ("whether advantages are divided by the standard deviation: config.adv_estimator",),
+    )
+
+
+@rule(
+    "RLD409", "broken-groups",
+    severity="error",
+    optional=("group.size_min", "group.size_max", "group.singleton_frac", "group.count", "length.aborted_frac"),
+    limits={"singletons": 0.5, "some": 0.05, "mixed": 0.5},
+    cause="The group identity is not that of the prompt: an id per trajectory, or prompts and samples that were tiled "
+    "in different orders.",
+    advice=(
+        "Give every sample of a prompt the same group id, and compute advantages by it, never by position.",
+        "Check how the batch is filtered, padded and split between sampling and advantage computation.",
+    ),
+    avoids=("Estimators that need no groups.", "Order within the batch: groups are found by id.", ("A few groups that "
+    "lost a sample.")),
+    source="Public issue threads: a unique id per trajectory makes every group a group of one",
+)  # fmt: skip
+def broken_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """Groups do not have the size that they should have.
+
+    In a group of one there is no comparison: the advantage is 0 or the raw reward, depending on the trainer. In a group that
+    mixes two prompts the harder one is always wrong.
+
+    Over all steps: a share of `singletons` groups of one sequence is an error, `some` a warning. Groups larger than
+    config.group_size at `mixed` of the steps are a warning, and an error if the largest is a multiple of it; groups that are
+    all smaller, or of different sizes, are a warning, or info where aborted responses explain it.
+    """
+    if view.config.adv_estimator is not None and view.config.adv_estimator not in _GROUPED:
+        yield Skip("config", f"{view.config.adv_estimator} does not compare samples of a group")
+        return
+    low, high, single = view.get("group.size_min"), view.get("group.size_max"), view.get("group.singleton_frac")
+    if low is None or high is None or single is None:
+        yield lacking(view, "group.size_min")
+        return
+    if view.config.group_size == 1:
+        yield Skip("config", "group_size is 1")
+        return
+    share = float(np.average(single.values, weights=single.counts))
+    if share >= limits["some"]:
+        every = share >= 0.999
+        yield Hit(
+            f"{share:.0%} of the groups have one sequence only",
+            "error" if share >= limits["singletons"] else "warning",
+            (evidence(single, 0, -1, value=share, limit=limits["some"]),),
+            cause="Every sequence has a group id of its own, so that nothing is compared." if every else None,
+            unchecked=("the size that groups should have: config.group_size",) if view.config.group_size is None else (),
+        )
+        return
+    yield from _sizes(view, low, high, limits)
+
+
+def _sizes(view: View, low: Series, high: Series, limits: Limits) -> Iterator[Hit]:
+    """Sizes against the configuration and against each other."""
+    expected = view.config.group_size
+    smallest, largest = float(np.median(low.values)), float(np.median(high.values))
+    lost = view.get("length.aborted_frac")
+    explained = lost is not None and float(np.mean(lost.values)) > 0
+    if expected is not None and float(np.mean(high.values > expected)) >= limits["mixed"]:
+        merged = largest % expected == 0 and smallest % expected == 0
+        yield Hit(
+            f"Groups have up to {largest:.0f} sequences, and group_size is {expected}",
+            "warning" if merged and smallest == expected else "error",
+            (evidence(high, 0, -1, limit=float(expected)),),
+            cause="Several prompts, or the same prompt drawn several times, share one group id." if merged else None,
+        )
+    elif float(np.mean(low.values < high.values)) >= limits["mixed"]:
+        yield Hit(
+            f"Groups have {smallest:.0f} to {largest:.0f} sequences at {np.mean(low.values < high.values):.0%} of the steps",
+            "info" if explained else "warning",
+            (evidence(low, 0, -1, baseline=largest, limit=None if expected is None else float(expected)),),
+            cause="Samples are lost between sampling and training, or the ids of groups are mixed up.",
+            unchecked=() if lost is not None else ("aborted responses that were dropped: finish_reason",),
+        )
+    elif expected is not None and float(np.mean(high.values < expected)) >= limits["mixed"]:
+        ranks = view.info.world_size is not None and view.info.writing_ranks is not None
+        partial = ranks and len(view.info.writing_ranks or ()) < (view.info.world_size or 1)
+        yield Hit(
+            f"Groups have {largest:.0f} sequences at most, {span(high, 0)}, and group_size is {expected}",
+            "info" if partial or explained else "warning",
+            (evidence(high, 0, -1, limit=float(expected)),),
+            cause="Not every rank writes, so that part of each group is missing."
+            if partial
+            else "Samples are lost between sampling and training.",
+        )
+
+
+_FIT = "advantage.fit_"
+_FAMILIES = {
+    "grpo_group": "grpo",
+    "grpo_batch": "grpo with the standard deviation of the batch",
+    "dr_grpo": "dr_grpo",
+    "rloo": "rloo",
+}
+
+
+@rule(
+    "RLD410", "advantage-mismatch",
+    severity="error",
+    optional=("advantage.", "adv.abs_mean", "adv.varying_frac"),
+    limits={"match": 0.01, "off": 0.05, "tokens": 500},
+    cause="Advantages belong to other rows than their rewards (a shuffle between reward and advantage), use another "
+    "grouping, or come from "
+    "another formula than the configuration says.",
+    advice=(
+        "Recompute the advantages of one batch by group id from the recorded rewards and compare row by row.",
+        "Check every shuffle, filter and balance step between the reward and the advantage: all columns must move together.",
+        "Record the estimator and its normalisation in the run's configuration.",
+    ),
+    avoids=(
+        "ddof and epsilon conventions: all common ones are tried.",
+        "A token-weighted mean that is not 0.",
+        "Advantages that differ within a response, such as those of a critic.",
+    ),
+    source="Public issue threads: rewards keep the old order after dynamic batching shuffles the rows",
+)  # fmt: skip
+def advantage_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The recorded advantages cannot be reproduced from the recorded rewards, or contradict the configuration.
+
+    If the advantage of a row does not follow from the rewards of its group, the policy is trained on noise or on another
+    objective, and nothing else in the log shows it.
+
+    Advantages are recomputed from rewards and groups by GRPO (standard deviation of the group or of the batch, ddof 0 or 1,
+    four epsilons), Dr. GRPO and RLOO, and by what the configuration asks for. The mean difference over the mean absolute
+    advantage is taken per step, and its median over steps for each formula. Below `match` a formula reproduces them. It is
+    an error if the best is above `off` although one of these estimators is configured, or if one of another family matches;
+    where the configuration names none, no match is info.
+    """
+    scale, varying = view.get("adv.abs_mean"), view.get("adv.varying_frac")
+    fits = {
+        name.removeprefix(_FIT).removesuffix("_mean"): found for name, found in view.named(_FIT).items() if name.endswith("_mean")
+    }
+    fits.pop("gae", None)
+    if scale is None or not fits:
+        yield lacking(view, "advantage.fit_dr_grpo_mean" if scale is not None else "adv.abs_mean")
+        return
+    declared = view.config.adv_estimator
+    if declared is not None and declared not in _GROUPED:
+        yield Skip("config", f"{declared} is not computed from the rewards of a group alone")
+        return
+    if varying is not None and float(np.median(varying.values)) > 0.1:
+        yield Skip("data", "advantages differ within a response: they do not come from the group's rewards alone")
+        return
+    if int(scale.counts.sum()) < limits["tokens"]:
+        yield Skip("length", f"inconclusive: {int(scale.counts.sum())} tokens with an advantage")
+        return
+    residuals = {name: value for name, found in fits.items() if (value := _relative(found, scale)) is not None}
+    if not residuals:
+        yield Skip("data", "every recorded advantage is 0")
+        return
+    yield from _judge_fit(declared, residuals, fits, scale, limits)
+
+
+def _relative(fit: Series, scale: Series) -> float | None:
+    """Median over steps of the mean difference over the mean absolute advantage."""
+    _, here, there = np.intersect1d(fit.steps, scale.steps, return_indices=True)
+    sizes = scale.values[there]
+    usable = sizes > 1e-6
+    return float(np.median(fit.values[here][usable] / sizes[usable])) if usable.any() else None
+
+
+def _family(name: str) -> str:
+    return next((words for stem, words in _FAMILIES.items() if name.startswith(stem)), name)
+
+
+def _judge_fit(
+    declared: str | None, residuals: dict[str, float], fits: dict[str, Series], scale: Series, limits: Limits
+) -> Iterator[Hit | Skip]:
+    configured = residuals.pop("configured", None)
+    if configured is not None and configured <= limits["match"]:
+        return
+    best = min(residuals, key=residuals.__getitem__)
+    value = residuals[best]
+    series = fits[best]
+    shown = (
+        evidence(
+            series, 0, -1, value=value * float(np.median(scale.values)), limit=limits["match"] * float(np.median(scale.values))
+        ),
+    )
+    if value <= limits["match"]:
+        if declared is None or configured is None or _family(best).startswith(declared):
+            return
+        yield Hit(
+            f"Recorded advantages are those of {_family(best)} ({value:.1%} off), and {declared} as configured is "
+            f"{configured:.0%} off",
+            "error",
+            shown,
+            cause=f"The advantages follow {_family(best)}, not the {declared} that the configuration declares.",
+            ruled_out=("conventions of ddof and epsilon: all common ones were tried",),
+        )
+        return
+    if value < limits["off"]:
+        return
+    yield Hit(
+        f"No known formula reproduces the recorded advantages from rewards and groups; the nearest, {_family(best)}, "
+        f"is {value:.0%} off",
+        "info" if declared is None else "error",
+        shown,
+        ruled_out=("conventions of ddof and epsilon: all common ones were tried",),
+        unchecked=("the formula that is meant: config.adv_estimator",) if declared is None else (),
+    )

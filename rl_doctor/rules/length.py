@@ -1,0 +1,219 @@
+"""Length of responses: truncation, growth without gain, aborted responses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Hit, Severity
+from rl_doctor.rules import trend
+from rl_doctor.rules.reading import REWARD, TRUNCATION, VALIDATION, evidence, first_of, lacking, progress, too_short
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.view import View
+
+_COMPANY = (*REWARD, "reward.max", "reward.min", *VALIDATION)
+_TRUNCATED_REWARD = ("length.limit_reward_mean", "reward.mean_at_limit", "reward.truncated_mean")
+
+
+@rule(
+    "RLD501", "length-truncation",
+    severity="error",
+    optional=(*TRUNCATION, *_TRUNCATED_REWARD, *_COMPANY, "length.max", "group.zero_std_frac", "length.mean"),
+    limits={"half": 0.5, "standing": 0.25, "growth": 0.15, "floor": 0.1},
+    cause="max_response_length is too short for what the policy writes, so that responses are cut before they can be right.",
+    advice=(
+        "Raise max_response_length, or ask for shorter answers, until fewer than a tenth of the responses are cut.",
+        ("Read the ends of cut responses: unfinished reasoning needs room; loops or missing end-of-sequence tokens "
+        "need another cure."),
+        "Mask cut responses out of the loss (overlong filtering) if the limit has to stay.",
+    ),
+    avoids=("A share that is easing.", "Cut responses that are rewarded like others.", "A few cut responses in every step."),
+    source="Public runs with every response cut at the limit; arXiv:2503.14476, section 3.4",
+)  # fmt: skip
+def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """Many responses are cut at the length limit.
+
+    A cut response rarely earns its reward, whatever the policy meant to say. When most are cut, a reward of 0, groups
+    without variance and a gradient of 0 all follow from it: look at the limit before the reward function.
+
+    The share of responses at the limit is taken over the late window. At `half` or more it is an error if cut responses earn
+    no more than `floor` of the way from the smallest to the largest reward (or, where that is unknown, the reward does not
+    rise); from `standing` on it is a warning if it stands or grows by `growth`; a share that eases is info, and a warning
+    above `half`.
+    """
+    series = first_of(view, *TRUNCATION)
+    if series is None:
+        yield lacking(view, *TRUNCATION)
+        return
+    if skip := too_short(series, 3):
+        yield skip
+        return
+    late = trend.late(series.values)
+    share = float(np.mean(series.values[late.first :]))
+    if share < limits["standing"]:
+        return
+    sequences = int(series.counts[late.first :].sum())
+    if sequences < 24 and len(series) < 8:
+        yield Skip("length", f"inconclusive: {sequences} responses at {len(series)} steps")
+        return
+    course = trend.course(series.values, 0.25 * share)
+    if course == "unknown":
+        course = "flat"
+    reward = progress(view)
+    floored, words = _truncated_reward(view, limits)
+    severity: Severity
+    if share >= limits["half"]:
+        lost = floored if floored is not None else (reward.series is not None and not reward.good)
+        severity = "warning" if course == "falling" or not lost else "error"
+    else:
+        severity = "info" if course == "falling" else "warning"
+        if reward.good and course != "rising":
+            severity = "info" if share < 0.4 else "warning"
+    early = float(np.mean(series.values[: trend.early(series.values).n]))
+    trend_words = {"falling": "easing", "rising": "growing", "flat": "standing"}[course]
+    yield Hit(
+        f"{share:.0%} of the responses are cut at the length limit ({trend_words}, {early:.0%} at the start){words}; "
+        f"{reward.words()}",
+        severity,
+        (
+            evidence(
+                series,
+                late.first,
+                -1,
+                value=share,
+                baseline=early,
+                limit=limits["half" if share >= limits["half"] else "standing"],
+            ),
+        ),
+        ruled_out=("a broken reward function: cut responses earn the least, which explains the low reward",) if floored else (),
+        unchecked=() if floored is not None else ("what cut responses earn: finish_reason and reward",),
+    )
+
+
+def _truncated_reward(view: View, limits: Limits) -> tuple[bool | None, str]:
+    """Whether cut responses earn about the smallest reward, and words for it; None where unknown."""
+    earned = first_of(view, *_TRUNCATED_REWARD)
+    low, high = view.get("reward.min"), view.get("reward.max")
+    if low is None or high is None:
+        return None, ""
+    floor, top = float(low.values.min()), float(high.values.max())
+    if top == floor:
+        return True, f", and every reward is {floor:.3g}"
+    if earned is None:
+        return None, ""
+    level = float(np.median(earned.values[trend.late(earned.values).first :]))
+    return level <= floor + limits["floor"] * (top - floor), f", earning {level:.3g} on average"
+
+
+@rule(
+    "RLD502", "length-explosion",
+    severity="error",
+    optional=("length.mean", *_COMPANY, *TRUNCATION, "policy.entropy"),
+    limits={"growth": 2.0, "z": 6.0},
+    cause="The policy writes longer without being better: the loss favours length (token-mean with long wrong "
+    "answers), the end-of-"
+    "sequence token is not trained, or the reward pays for length.",
+    advice=(
+        "Compare the lengths of right and wrong answers; if the wrong ones grow, use a constant normaliser or a length penalty.",
+        "Check that the end-of-sequence token is inside the response mask (rule mask-misses-eos).",
+        "Read the longest responses for repetition.",
+    ),
+    avoids=("Growth that comes with a rising reward.", "Growth of a few per cent."),
+    source="arXiv:2503.20783 (length bias); public issue threads on gibberish growth",
+)  # fmt: skip
+def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """Responses grow to a multiple of their early length while the reward does not rise.
+
+    Longer reasoning that earns more is what many runs are for. Length that grows while the reward stands still or falls
+    costs time and usually ends at the length limit.
+
+    It fires if the late mean length is `growth` times that of the early window, the difference of logarithms is `z` standard
+    errors and the reward does not rise: an error if the reward falls, a warning if it stands, info if it was not recorded.
+    """
+    series = view.get("length.mean")
+    if series is None:
+        yield lacking(view, "length.mean")
+        return
+    if skip := too_short(series):
+        yield skip
+        return
+    values = np.log(np.maximum(series.values, 1.0))
+    moved = trend.change(values)
+    growth = math.exp(moved.difference)
+    if growth < limits["growth"] or moved.z < limits["z"]:
+        return
+    begin = trend.onset(values, moved.early, rising=True, share=0.3)
+    reward = progress(view, int(series.steps[begin]))
+    if reward.good:
+        return
+    severity: Severity = "error" if reward.course == "falling" else "info" if reward.series is None else "warning"
+    yield Hit(
+        f"Responses grew {growth:.1f} times, from {math.exp(moved.early.center):.0f} to "
+        f"{math.exp(moved.late.center):.0f} tokens, since "
+        f"step {series.steps[begin]}; {reward.words()}",
+        severity,
+        (
+            evidence(
+                series,
+                begin,
+                -1,
+                value=math.exp(moved.late.center),
+                baseline=math.exp(moved.early.center),
+                limit=limits["growth"] * math.exp(moved.early.center),
+            ),
+        ),
+        ruled_out=("growth that pays: the reward does not rise with it",) if reward.series is not None else (),
+        unchecked=() if reward.series is not None else ("whether the growth pays: reward",),
+    )
+
+
+@rule(
+    "RLD503", "aborted-responses",
+    severity="warning",
+    optional=("length.aborted_frac", "stale.max", *_COMPANY),
+    limits={"standing": 0.2, "sequences": 32},
+    cause="The engine aborts responses (time-outs, memory, a full queue), and they are trained on as if they were complete.",
+    advice=(
+        "Read the engine's log for time-outs and preemptions; lower its concurrency or raise its memory share.",
+        "Leave aborted responses out of the batch, or mask them, so that an unfinished answer is not counted as wrong.",
+    ),
+    avoids=("Partial rollouts that are continued later: weight versions differ within a response.", ("Padding "
+    "rows."), "A few per cent."),
+    source="Public issue threads on time-outs in agentic rollouts",
+)  # fmt: skip
+def aborted_responses(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """Many responses were aborted by the engine before they were complete.
+
+    An aborted response says nothing about the policy. Counted as wrong it teaches the policy to avoid whatever takes long.
+
+    It fires if at least `standing` of the responses of the late window were aborted, over at least `sequences` responses.
+    Where responses span several weight versions, partial rollouts are at work by design and it is info.
+    """
+    series = view.get("length.aborted_frac")
+    if series is None:
+        yield lacking(view, "length.aborted_frac")
+        return
+    if skip := _few(series, limits["sequences"]):
+        yield skip
+        return
+    late = trend.late(series.values)
+    share = float(np.mean(series.values[late.first :]))
+    if share < limits["standing"]:
+        return
+    lag = view.get("stale.max")
+    partial = lag is not None and float(lag.values.max()) > 0
+    yield Hit(
+        f"{share:.0%} of the responses were aborted" + (", in a run with several weight versions" if partial else ""),
+        "info" if partial else "warning",
+        (evidence(series, late.first, -1, value=share, limit=limits["standing"]),),
+        ruled_out=() if lag is None or partial else ("partial rollouts: every response has the current weights",),
+        unchecked=("partial rollouts by design: weight_version",) if lag is None else (),
+    )
+
+
+def _few(series: Series, least: float) -> Skip | None:
+    total = int(series.counts.sum())
+    return Skip("length", f"inconclusive: {total} responses, and {least:.0f} are needed") if total < least else None

@@ -1,0 +1,185 @@
+"""Numbers that are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Evidence, Hit
+from rl_doctor.rules.reading import lacking
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.view import View
+
+_TRAINED = "numerics.nonfinite."
+_STORED = "numerics.nonfinite_stored."
+_SCALARS = (
+    "optim.grad_norm", "policy.loss_total", "policy.loss_pg", "reward.mean", "policy.entropy", "ref.kl_k3", "policy.kl_old_k3",
+    "policy.kl_old_k1", "policy.ratio_mean", "adv.mean", "optim.learning_rate",
+)  # fmt: skip
+_ORDER = (
+    "rollout_logprob",
+    "old_logprob",
+    "ref_logprob",
+    "reward",
+    "value",
+    "adv",
+    "logprob",
+    "ratio",
+    "kl",
+    "entropy",
+    "loss",
+    "grad_norm",
+)
+"""Numbers in the order in which a step computes them: the first that breaks is the one to look at."""
+_AUXILIARY = frozenset(
+    {
+        "rollout_logprob",
+        "teacher_logprob",
+        "old_value",
+        "value",
+        "return",
+        "token_reward",
+        "is_weight",
+        "ratio",
+        "kl",
+        "old_entropy",
+    }
+)
+"""Columns in which a null, read as NaN, may mean that the value was not recorded for some tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Break:
+    """A quantity that is not finite at some steps."""
+
+    name: str
+    series: Series
+    bad: NDArray[np.bool_]
+    number: int
+    partial: bool
+
+    @property
+    def step(self) -> int:
+        return int(self.series.steps[np.flatnonzero(self.bad)[0]])
+
+    @property
+    def rank(self) -> int:
+        stem = self.name.removeprefix(_TRAINED).rpartition(".")[2]
+        found = [position for position, part in enumerate(_ORDER) if stem == part]
+        found += [position for position, part in enumerate(_ORDER) if part in self.name]
+        return found[0] if found else len(_ORDER)
+
+    def evidence(self) -> Evidence:
+        steps = self.series.steps[self.bad]
+        return Evidence(
+            self.name, int(steps[0]), int(steps[-1]), float(self.series.values[self.bad][0]), None, 0.0 if self.partial else None,
+            self.series.unit, self.number,
+        )  # fmt: skip
+
+
+@rule(
+    "RLD601", "non-finite",
+    severity="error",
+    optional=("numerics.", *_SCALARS),
+    cause="An overflow or an undefined operation (exp of a large log-ratio, log of 0, 0/0 in a normalisation) in the "
+    "first number named.",
+    advice=(
+        "Go back to the checkpoint before the first step named: weights updated with NaN do not recover.",
+        "Look at the first number named, at that step: log-ratios above 88 overflow in exp, and empty masks divide by 0.",
+        "Mask before exp and log, not after: NaN times 0 is NaN.",
+    ),
+    avoids=(
+        "A NaN outside the response mask only: a warning, or info where the gradient stays finite.",
+        "A step on which there is nothing to measure.",
+        "A column that was not recorded.",
+    ),
+    source="Public reports: 8 of 14 runs died from exp overflow at padding, without precursor in the scalars",
+)  # fmt: skip
+def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """A number that training depends on is NaN or infinite.
+
+    One NaN in the gradient ruins the weights, and everything after it is noise. The first number, in the order of steps and
+    within a step in the order of computation, is the one to look at; what follows is consequence.
+
+    Every recorded token column is counted at the tokens trained on and at the other stored tokens; scalars count as they
+    are. A column that is NaN everywhere counts as not recorded. NaN at trained tokens or in a scalar is an error (a warning
+    in a column that the update need not read); outside the mask only it is a warning, and info if the gradient norm is known
+    to stay finite: harmless as long as the trainer selects, and not if it multiplies by the mask.
+    """
+    del limits
+    names = [name for name in view.all_series if name.startswith((_TRAINED, _STORED))]
+    scalars = [name for name in _SCALARS if name in view.all_series and len(view.all_series[name])]
+    if not names and not scalars:
+        yield lacking(view, "policy.entropy", *_SCALARS)
+        return
+    broken = [found for name in names if name.startswith(_TRAINED) and (found := _broken_column(view, name)) is not None]
+    broken += [found for name in scalars if (found := _broken_scalar(view.all_series[name])) is not None]
+    if broken:
+        yield _first(broken)
+    masked = [found for name in names if name.startswith(_STORED) and (found := _masked_only(view, name)) is not None]
+    if masked and not broken:
+        yield _outside_mask(view, masked)
+
+
+def _first(broken: list[_Break]) -> Hit:
+    broken = sorted(broken, key=lambda item: (item.step, item.rank, item.name))
+    first = broken[0]
+    names = list(dict.fromkeys(item.name.removeprefix(_TRAINED) for item in broken))
+    count = int(first.bad.sum())
+    auxiliary = all(item.partial and item.name.removeprefix(_TRAINED) in _AUXILIARY for item in broken)
+    return Hit(
+        f"{names[0]} is not finite from step {first.step} on, at {count} of {len(first.series)} steps"
+        + (f"; also {', '.join(names[1:6])}" if len(names) > 1 else ""),
+        "warning" if auxiliary else "error",
+        tuple(item.evidence() for item in broken[:6]),
+        cause=None
+        if len(names) == 1
+        else f"{names[0]} is the first number that breaks, at step {first.step}; the others follow from it.",
+        unchecked=("the token columns that it is computed from: logprob, old_logprob and advantage",)
+        if not first.partial
+        else (),
+    )
+
+
+def _outside_mask(view: View, masked: list[_Break]) -> Hit:
+    norm = view.raw("optim.grad_norm")
+    finite = norm is not None and bool(np.all(np.isfinite(norm.values)))
+    names = [item.name.removeprefix(_STORED) for item in masked]
+    return Hit(
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not finite outside the response mask only, from "
+        f"step {masked[0].step} on",
+        "info" if finite else "warning",
+        tuple(item.evidence() for item in masked[:6]),
+        cause="Positions that are not trained on hold NaN or infinity; a trainer that multiplies by the mask instead "
+        "of selecting spreads it.",
+        ruled_out=("a broken update: the gradient norm is finite at every step",) if finite else (),
+        unchecked=() if norm is not None else ("whether it reaches the gradient: grad_norm",),
+    )
+
+
+def _broken_column(view: View, name: str) -> _Break | None:
+    series = view.all_series[name]
+    bad = series.values > 0
+    if not bad.any() or bool(np.all(series.values[series.counts > 0] == series.counts[series.counts > 0])):
+        return None
+    return _Break(name, series, bad, int(series.values[bad].sum()), partial=True)
+
+
+def _masked_only(view: View, name: str) -> _Break | None:
+    series = view.all_series[name]
+    trained = view.all_series.get(_TRAINED + name.removeprefix(_STORED))
+    if trained is None or len(trained) != len(series) or trained.values.any() or name.removeprefix(_STORED) in _AUXILIARY:
+        return None
+    bad = series.values > 0
+    return _Break(name, series, bad, int(series.values[bad].sum()), partial=True) if bad.any() else None
+
+
+def _broken_scalar(series: Series) -> _Break | None:
+    bad = ~np.isfinite(series.values) & (series.counts > 0)
+    if not bad.any() or bad.all():
+        return None
+    return _Break(series.metric, series, bad, int(bad.sum()), partial=False)

@@ -1,0 +1,275 @@
+"""Optimiser: non-finite numbers, gradient norm, learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Hit, Severity
+from rl_doctor.rules import trend
+from rl_doctor.rules.reading import evidence, lacking, progress, span, too_short
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.view import View
+
+NONFINITE_PREFIX = "numerics.nonfinite."
+MASKED_PREFIX = "numerics.nonfinite_masked."
+_SCALARS = ("optim.grad_norm", "loss.total", "policy.loss_total", "policy.loss_pg", "reward.mean", "policy.entropy", "ref.kl_k3",
+            "policy.kl_old_k3", "policy.ratio_mean", "adv.mean", "optim.learning_rate")  # fmt: skip
+_ORDER = ("rollout_logprob", "old_logprob", "ref_logprob", "reward", "value", "advantage", "logprob", "entropy", "grad_norm")
+"""Tensors in the order in which a step computes them: the first that breaks names the cause."""
+
+
+@rule(
+    "RLD602", "grad-norm-spike",
+    severity="warning",
+    optional=("optim.grad_norm", "reward.mean", "reward.max", "reward.min"),
+    limits={"factor": 10.0, "sigmas": 6.0, "lasting": 0.05, "large": 50.0, "recent": 0.1},
+    cause="An outlier batch or a learning rate at the edge of stability.",
+    advice=(
+        "Look at the batch of that step: extreme advantages, very small probabilities, one very long response.",
+        "Set max_grad_norm if it is not set; it bounds what one batch can do.",
+    ),
+    avoids=("A norm above max_grad_norm: it is logged before clipping.", "A single spike that recovers: info.", "Steady growth."),
+    source="Public issue threads; the norm that trainers log is that before clipping",
+)  # fmt: skip
+def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The gradient norm stands a multiple above its own level for a few steps.
+
+    The norm is judged against a running median of the run itself, never against max_grad_norm: trainers log it before
+    clipping, and a clipped spike does little harm.
+
+    A point is part of a spike if it exceeds the level `factor` times and by `sigmas` robust standard deviations of the
+    logarithm. Recovered is info. It is a warning if it lasts for `lasting` of the run and has not recovered, or is `large`
+    times and within the last `recent` share.
+    """
+    series = view.get("optim.grad_norm")
+    if series is None:
+        yield lacking(view, "optim.grad_norm")
+        return
+    if skip := too_short(series, 12):
+        yield skip
+        return
+    found = [item for item in trend.excursions(series.values, limits["factor"], limits["sigmas"]) if item.first > 0]
+    if not found:
+        return
+    n = len(series)
+    worst = max(found, key=lambda item: (not item.recovered and item.n > 1, item.factor))
+    ongoing = not worst.recovered and worst.n >= max(3, round(limits["lasting"] * n))
+    recent = worst.last >= n - max(round(limits["recent"] * n), 3)
+    severity: Severity = "warning" if ongoing or (worst.factor >= limits["large"] and recent) else "info"
+    bound = view.config.max_grad_norm
+    post = bound is not None and float(np.mean(np.isclose(series.values, bound, rtol=1e-3))) > 0.5
+    yield Hit(
+        f"Gradient norm reached {worst.value:.3g}, {worst.factor:.0f} times its level of {worst.level:.3g}, at "
+        f"{span(series, worst.first, worst.last)}" + (" and recovered" if worst.recovered else " and has not recovered"),
+        severity,
+        tuple(
+            evidence(series, e.first, e.last, value=e.value, baseline=e.level, limit=limits["factor"] * e.level)
+            for e in sorted(found, key=lambda e: -e.factor)[:3]
+        ),
+        ruled_out=("a norm that is high all the time: the level is the run's own",),
+        unchecked=("spikes hidden by clipping: the logged norm equals max_grad_norm at most steps",) if post else (),
+    )
+
+
+@rule(
+    "RLD603", "grad-vanished",
+    severity="error",
+    optional=("optim.grad_norm", "group.zero_std_frac", "group.all_max_frac", "reward.mean", "reward.max", "reward.min"),
+    limits={"left": 0.01, "z": 6.0},
+    cause="The loss no longer depends on the policy: advantages became (almost) 0, the ratio is clipped everywhere, "
+    "or a graph is detached.",
+    advice=(
+        "Look at zero-variance-groups and ratio-saturation at the same steps: each stops the gradient.",
+        "If neither fires, check for detached logprobs and for a loss scale that underflows.",
+    ),
+    avoids=("A run whose groups are solved.", "Gradients that shrink by less than a hundred times.", ("Exact zeros: "
+    "rule grad-zero.")),
+    source="Reproduced by detaching logprobs in mid-run",
+)  # fmt: skip
+def grad_vanished(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The gradient norm falls to a tiny share of the run's own early window and stays there.
+
+    Gradients shrink as a policy improves, but not by orders of magnitude while there is still something to learn.
+
+    It fires if the late level is at most `left` of the early window and the difference of logarithms is `z` standard errors.
+    A warning if the reward stands at its ceiling or most groups have no variance any more, else an error.
+    """
+    series = view.get("optim.grad_norm")
+    if series is None:
+        yield lacking(view, "optim.grad_norm")
+        return
+    if skip := too_short(series):
+        yield skip
+        return
+    positive = series.values[series.values > 0]
+    if positive.size < 0.5 * len(series):
+        return
+    values = np.log(np.maximum(series.values, float(np.max(positive)) * 1e-9))
+    moved = trend.change(values)
+    left = float(np.exp(moved.difference))
+    if left > limits["left"] or moved.z > -limits["z"]:
+        return
+    begin = trend.onset(values, moved.early, rising=False, share=0.5)
+    reward = progress(view, int(series.steps[begin]))
+    idle = view.get("group.zero_std_frac")
+    solved = reward.at_ceiling or (idle is not None and trend.late(idle.values).center >= 0.8)
+    yield Hit(
+        f"Gradient norm fell to {left:.2g} of its start ({np.exp(moved.early.center):.3g} to "
+        f"{np.exp(moved.late.center):.3g}) since step "
+        f"{series.steps[begin]}; {reward.words()}",
+        "warning" if solved else "error",
+        (
+            evidence(
+                series,
+                begin,
+                -1,
+                baseline=float(np.exp(moved.early.center)),
+                limit=limits["left"] * float(np.exp(moved.early.center)),
+            ),
+        ),
+        cause="Almost no group has any variance left, so that there is nothing to learn from." if solved else None,
+        unchecked=("groups without variance: group and reward",) if idle is None else (),
+    )
+
+
+@rule(
+    "RLD604", "grad-zero",
+    severity="error",
+    optional=("optim.grad_norm", "group.zero_std_frac", "reward.std", "reward.mean", "reward.max", "reward.min"),
+    limits={"nearly_all": 0.9, "most": 0.5, "steps": 8},
+    cause="The loss has no gradient on these steps: every advantage is 0, everything is masked, or the logprobs are detached.",
+    advice=(
+        "If groups have no variance: filter prompts that are always or never solved, raise group_size, or use finer rewards.",
+        "Otherwise check that the loss carries a gradient and that the mask is not empty.",
+    ),
+    avoids=("Single steps without signal.", "A run at its reward ceiling (a warning at most)."),
+    source="Public runs with a gradient of exactly 0 on most steps, and a reward that never moves",
+)  # fmt: skip
+def grad_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The gradient norm is exactly zero on most steps.
+
+    A step with a gradient of exactly 0 teaches nothing. In group-relative training it usually means that all samples of
+    every group had the same reward.
+
+    The share of steps with a norm of exactly 0 is an error from `nearly_all` on and a warning from `most` on, over at least
+    `steps` steps; at the reward ceiling it is a warning at most. The share of groups without variance on the same steps
+    tells the cause.
+    """
+    series = view.get("optim.grad_norm")
+    if series is None:
+        yield lacking(view, "optim.grad_norm")
+        return
+    if skip := too_short(series, int(limits["steps"])):
+        yield skip
+        return
+    zero = series.values == 0.0
+    share = float(np.mean(zero))
+    if share < limits["most"]:
+        return
+    reward = progress(view)
+    learned = reward.at_ceiling and reward.course == "rising"
+    first = int(np.flatnonzero(zero)[0])
+    cause, ruled_out, unchecked = _why_zero(view, series, zero)
+    yield Hit(
+        f"Gradient norm is exactly 0 on {int(zero.sum())} of {len(series)} steps ({share:.0%}); {reward.words()}",
+        "error" if share >= limits["nearly_all"] and not learned else "info" if learned else "warning",
+        (evidence(series, first, -1, value=share, limit=limits["most"]),),
+        cause=cause,
+        ruled_out=ruled_out,
+        unchecked=unchecked,
+    )
+
+
+def _why_zero(view: View, series: Series, zero: NDArray[np.bool_]) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+    idle = view.get("group.zero_std_frac")
+    spread = view.get("reward.std")
+    steps = series.steps[zero]
+    for found, words, level in (
+        (idle, "the share of groups without variance", 0.95),
+        (spread, "the standard deviation of the reward", 0.0),
+    ):
+        if found is None:
+            continue
+        inside = found.values[np.isin(found.steps, steps)]
+        if inside.size == 0:
+            continue
+        typical = float(np.median(inside))
+        if (found is idle and typical >= level) or (found is spread and typical == level):
+            return f"All samples of a group have the same reward: {words} is {typical:.2g} on these steps.", (), ()
+        if found is idle:
+            return (
+                "The loss carries no gradient although groups differ: detached logprobs or an empty mask.",
+                (f"groups without variance: their share is {typical:.2g} on these steps",),
+                (),
+            )
+    return None, (), ("groups without variance: group and reward",)
+
+
+@rule(
+    "RLD605", "learning-rate-zero",
+    severity="error",
+    optional=("optim.learning_rate", "policy.kl_old_k3", "ref.kl_k3"),
+    limits={"steps": 2, "error_share": 0.05, "error_steps": 10},
+    cause="The schedule has run out (too few total steps), or the optimizer was set up with a learning rate of 0.",
+    advice=(
+        "Compare the total number of steps that the scheduler was given with the number of steps of the run.",
+        "If the log rounds to three decimals, log the learning rate in full precision.",
+    ),
+    avoids=("The first step of a warm-up.", "The last step of a decay.", "A log that rounds 1e-6 to 0.000."),
+    source="Public issue threads on warm-up steps and on rounded console output",
+)  # fmt: skip
+def learning_rate_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The learning rate is zero for longer than a warm-up or a decay explains.
+
+    Generation goes on, time is spent, and nothing is learned.
+
+    Steps with a learning rate of exactly 0 are counted, leaving out the first step and the last. More than `steps` in a row
+    is a warning, and an error from `error_share` of the run or `error_steps` on. If the log says 0 everywhere it may be
+    rounded: it is an error only if the policy does not move either, and info otherwise.
+    """
+    series = view.get("optim.learning_rate")
+    if series is None:
+        yield lacking(view, "optim.learning_rate")
+        return
+    zero = series.values == 0.0
+    n = len(series)
+    if n < 4:
+        yield too_short(series, 4) or Skip("length", "inconclusive")
+        return
+    if zero.all():
+        yield _all_zero(view, series)
+        return
+    inner = zero.copy()
+    inner[0] = inner[-1] = False
+    stretches = [(a, b) for a, b in trend.run_lengths(inner) if b - a + 1 >= limits["steps"]]
+    if not stretches:
+        return
+    first, last = max(stretches, key=lambda item: item[1] - item[0])
+    count = last - first + 1
+    severe = count >= max(limits["error_share"] * n, 2) and count >= limits["error_steps"]
+    usual = float(np.median(series.values[~zero]))
+    yield Hit(
+        f"Learning rate is exactly 0 at {span(series, first, last)} ({count} of {n} steps); elsewhere its median is {usual:.2g}",
+        "error" if severe else "warning",
+        (evidence(series, first, last, value=0.0, baseline=usual, limit=0.0),),
+        ruled_out=("the first step of a warm-up, the last of a decay", "rounding: other steps show small values"),
+    )
+
+
+def _all_zero(view: View, series: Series) -> Hit:
+    moved = [found for name in ("policy.kl_old_k3", "ref.kl_k3") if (found := view.get(name)) is not None]
+    moves = any(float(found.values.max()) > 1e-9 for found in moved)
+    still = bool(moved) and not moves and len(series) >= 8
+    return Hit(
+        f"Learning rate is logged as 0 at all {len(series)} steps"
+        + ("; the policy moves, so that the log is rounded" if moves else "; the policy does not move" if still else ""),
+        "error" if still else "info",
+        (evidence(series, 0, -1, value=0.0, limit=0.0),),
+        cause=None if still else "The log rounds small numbers to 0.",
+        ruled_out=(f"rounding: {moved[0].metric} stays 0",) if still else (),
+        unchecked=("whether the policy moves: logprob and old_logprob, or ref_logprob",) if not moved else (),
+    )

@@ -1,0 +1,293 @@
+"""The importance ratio of the policy update: saturated or inert."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Hit, Severity
+from rl_doctor.rules import trend
+from rl_doctor.rules.reading import evidence, first_of, lacking, too_short
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.view import View
+
+_OUTSIDE = ("policy.outside_frac", "policy.clip_frac")
+_MISMATCH = ("mismatch.abs", "mismatch.k3")
+
+
+def k3_bound(low: float, high: float) -> float:
+    """Least k3 of a token whose ratio is outside [1 - low, 1 + high], in nat: the smaller of k3 at the two bounds."""
+    below = -low - math.log1p(-low) if 0 <= low < 1 else math.inf
+    return min(below, high - math.log1p(high))
+
+
+@rule(
+    "RLD201", "ratio-saturation",
+    severity="error",
+    optional=(
+        *_OUTSIDE, "policy.first_outside_frac", "policy.later_outside_frac", "policy.kl_old_k3", "policy.kl_old_abs",
+        "stale.mean", "optim.learning_rate",
+    ),
+    limits={
+        "outside": 0.25, "outside_severe": 0.6, "clipped": 0.15, "clipped_severe": 0.4, "tiny_clip": 0.05,
+        "tiny_clip_k3": 0.008, "tokens": 1000,
+    },
+    cause="Each generation batch is trained on for too long or with steps that are too large: the policy leaves the "
+    "trust region in bulk, "
+    "and clipping takes the gradient away.",
+    advice=(
+        "Lower the learning rate, or the number of epochs and mini-batches per generation batch.",
+        ("If the first mini-batch is outside already, look at the rollout rules first: old logprobs of another policy "
+        "need another cure."),
+        "With stale rollouts lower the allowed lag, or correct for it.",
+    ),
+    avoids=(
+        "Sequence-level algorithms with tiny clip ranges, which clip a large share by design.",
+        "No clipping at all: on-policy, with one step per batch, nothing can be clipped.",
+        "Single steps.",
+    ),
+    source="arXiv:1707.06347, section 3; arXiv:2507.18071, section 5.2 (clip share of sequence-level ratios)",
+)  # fmt: skip
+def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The importance ratio lies outside the clip range for a large share of tokens, step after step.
+
+    Clipping is a guard rail. When a large share of tokens is beyond it, most of the batch teaches nothing, and what is left
+    is biased towards the tokens that moved least.
+
+    The median over the late window of the share outside [1 - clip_low, 1 + clip_high] is held against `outside` (warning)
+    and `outside_severe` (error); where only the share of clipped tokens is known, which is about half of it, against
+    `clipped` and `clipped_severe`. For clip ranges below `tiny_clip` the share says nothing; then the mean k3 must exceed
+    `tiny_clip_k3`, which is what half of the tokens outside a range of .2 would give. A clipped share that the k3 of the
+    same steps cannot reach (each token outside has a k3 of at least `clip - log(1 + clip)`) is a wrong metric, and is
+    reported as that.
+    """
+    series = first_of(view, *_OUTSIDE)
+    if series is None:
+        yield lacking(view, *_OUTSIDE)
+        return
+    if int(series.counts.sum()) < limits["tokens"] and len(series) < 8:
+        yield Skip("length", f"inconclusive: {int(series.counts.sum())} tokens at {len(series)} steps")
+        return
+    low, high = view.config.clip_low, view.config.clip_high
+    late = trend.late(series.values)
+    share = late.center
+    k3 = view.get("policy.kl_old_k3")
+    typical_k3 = None if k3 is None else float(np.median(k3.values[trend.late(k3.values).first :]))
+    if max(low or 0.2, high or 0.2) < limits["tiny_clip"]:
+        if typical_k3 is None:
+            yield Skip("config", "the clip range is tiny, so that the share outside it says nothing without k3", ("logprob",))
+            return
+        if typical_k3 < limits["tiny_clip_k3"]:
+            return
+    outside = series.metric == "policy.outside_frac"
+    limit, severe = (limits["outside"], limits["outside_severe"]) if outside else (limits["clipped"], limits["clipped_severe"])
+    if share < limit:
+        return
+    if typical_k3 is not None and (hit := _impossible(view, series, share, typical_k3, k3_bound(low or 0.2, high or 0.2))):
+        yield hit
+        return
+    cause, ruled_out, unchecked = _why_outside(view, share)
+    severity: Severity = "error" if share >= severe else "warning"
+    eps = f"[{1 - low:g}, {1 + high:g}]" if low is not None and high is not None else "the clip range"
+    yield Hit(
+        f"{share:.0%} of the tokens {'have a ratio outside' if outside else 'are clipped at'} {eps} (median of the "
+        f"last {late.n} steps)",
+        severity,
+        (evidence(series, late.first, -1, value=share, baseline=trend.early(series.values).center, limit=limit),),
+        cause=cause,
+        ruled_out=ruled_out,
+        unchecked=unchecked,
+    )
+
+
+def _impossible(view: View, series: Series, share: float, k3: float, bound: float) -> Hit | None:
+    """A share outside the clip range that the k3 of the same steps does not allow."""
+    least = bound * share
+    if view.info.algorithm == "gspo" or k3 >= 0.5 * least:
+        return None
+    return Hit(
+        f"A share of {share:.0%} outside the clip range needs a mean k3 of at least {least:.2g}, but it is {k3:.2g}",
+        "warning",
+        (evidence(series, trend.late(series.values).first, -1, value=share, limit=k3 / bound),),
+        cause="One of the two logged metrics is wrong: tokens outside the clip range have a k3 of at least clip - log(1 + clip).",
+        ruled_out=("a policy that moved too far: the KL of the same steps is too small for it",),
+    )
+
+
+def _why_outside(view: View, share: float) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+    """Tell apart: old logprobs of another policy, stale rollouts, too many updates."""
+    first = view.get("policy.first_outside_frac")
+    lag = view.get("stale.mean")
+    typical_lag = None if lag is None else float(np.median(lag.values))
+    if typical_lag is not None and typical_lag >= 1.0:
+        return f"The rollouts are stale: the weights are {typical_lag:.1f} versions ahead of those that sampled.", (), ()
+    unchecked = () if lag is not None else ("stale rollouts: weight_version and policy_version",)
+    if first is None:
+        return None, (), ("old logprobs of another policy: epoch and minibatch", *unchecked)
+    level = float(np.median(first.values[trend.late(first.values).first :]))
+    if level >= 0.5 * share:
+        return (
+            (
+                "The ratio is outside before any step was taken: old_logprob belongs to another policy, temperature or alignment "
+                "than logprob."
+            ),
+            (f"too many updates: the first mini-batch is outside already ({level:.0%})",),
+            unchecked,
+        )
+    return None, (f"old logprobs of another policy: only {level:.1%} is outside in the first mini-batch",), unchecked
+
+
+@rule(
+    "RLD202", "inert-ratio",
+    severity="error",
+    optional=(
+        "policy.later_zero_frac", "policy.ratio_zero_frac", "policy.ratio_mean", "policy.kl_old_k3", "policy.kl_old_k1",
+        "policy.first_zero_frac", "optim.learning_rate", "optim.grad_norm", "stale.mean", "stale.max", *_MISMATCH,
+    ),
+    limits={"inert": 0.999, "tokens": 200, "drift": 3.0, "z": 6.0, "material": 0.02},
+    cause="old_logprob is computed anew in every pass (or logprob is divided by its own detached copy), so that the "
+    "ratio is 1 by "
+    "construction and clipping never acts.",
+    advice=(
+        "Compute old_logprob once per generation batch, before the first optimizer step, and keep it.",
+        "If one step per batch is intended, set epochs and mini-batches to 1: the ratio is then 1 by design.",
+        "With asynchronous rollouts use the sampler's logprobs as old_logprob, or correct with an importance weight.",
+    ),
+    avoids=(
+        "On-policy training with one step per batch.",
+        "Mini-batches that are not known: skipped, never an alarm.",
+        "Steps with a learning rate or a gradient of 0.",
+        "Lag that an importance weight corrects.",
+    ),
+    source="Public issue threads on ratios divided by their own detached value",
+)  # fmt: skip
+def inert_ratio(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The ratio is exactly 1 on all tokens although the policy has moved since they were sampled.
+
+    After an optimizer step the logprobs of a token cannot all be bit for bit what they were. A ratio of exactly 1 then means
+    that it compares the policy with itself: there is no trust region, and stale data are trained on as if they were fresh.
+
+    It fires if, in mini-batches before which a step was taken on the same generation batch, at least `inert` of `tokens` or
+    more tokens have a log-ratio of exactly 0 while learning rate and gradient norm are positive (error); if this holds for
+    all tokens of rollouts that are a weight version or more behind and no importance weight corrects for it (warning); or if
+    ratio and KL are exactly 1 and 0 at every step while the gap to the sampler grows `drift` times, by `z` standard errors
+    and to at least `material` nat (warning).
+    """
+    later = view.get("policy.later_zero_frac")
+    if later is not None and int(later.counts.sum()) >= limits["tokens"]:
+        hit = _inert_later(view, later, limits)
+        if hit is not None:
+            yield hit
+            return
+    hit = _inert_lag(view, limits) or _inert_drift(view, limits)
+    if hit is not None:
+        yield hit
+        return
+    if later is None and view.get("stale.mean") is None:
+        missing = view.missing.get("policy.later_zero_frac", ())
+        if missing:
+            yield Skip("column", f"whether a step was taken since sampling is not known: {', '.join(missing)}", tuple(missing))
+        else:
+            yield Skip(
+                "data", "no mini-batch comes after an optimizer step on the same generation batch: a ratio of 1 is by design"
+            )
+    elif later is not None and int(later.counts.sum()) < limits["tokens"]:
+        yield Skip("length", f"inconclusive: {int(later.counts.sum())} tokens in later mini-batches")
+
+
+def _moving(view: View, series: Series) -> Series:
+    """Those steps of a series on which neither learning rate nor gradient norm is 0."""
+    keep = np.ones(len(series), np.bool_)
+    for name in ("optim.learning_rate", "optim.grad_norm"):
+        found = view.raw(name)
+        if found is not None:
+            still = found.steps[found.values == 0.0]
+            keep &= ~np.isin(series.steps, still)
+    return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
+
+
+def _unmeasured_motion(view: View) -> tuple[str, ...]:
+    names = {"optim.learning_rate": "a learning rate of 0: learning_rate", "optim.grad_norm": "a gradient of 0: grad_norm"}
+    return tuple(words for name, words in names.items() if view.get(name) is None)
+
+
+def _inert_later(view: View, later: Series, limits: Limits) -> Hit | None:
+    moving = _moving(view, later)
+    if len(moving) == 0 or int(moving.counts.sum()) < limits["tokens"]:
+        return None
+    inert = moving.values >= limits["inert"]
+    if float(np.mean(inert)) < 0.5:
+        return None
+    unchecked = _unmeasured_motion(view)
+    first = int(np.flatnonzero(inert)[0])
+    share = float(np.average(moving.values[inert], weights=moving.counts[inert]))
+    return Hit(
+        f"The log-ratio is exactly 0 on {share:.1%} of the tokens in mini-batches after an optimizer step, on "
+        f"{int(inert.sum())} of "
+        f"{len(moving)} steps",
+        "warning" if len(unchecked) == 2 else "error",
+        (evidence(moving, first, -1, value=share, limit=limits["inert"]),),
+        ruled_out=tuple(
+            words
+            for name, words in (
+                ("optim.learning_rate", "a learning rate of 0: steps with one are left out"),
+                ("optim.grad_norm", "a gradient of 0: steps with one are left out"),
+            )
+            if view.get(name) is not None
+        ),
+        unchecked=unchecked,
+    )
+
+
+def _inert_lag(view: View, limits: Limits) -> Hit | None:
+    zero, lag = view.get("policy.ratio_zero_frac"), view.get("stale.mean")
+    if zero is None or lag is None or view.config.is_correction not in (None, "", "none"):
+        return None
+    _, here, there = np.intersect1d(zero.steps, lag.steps, return_indices=True)
+    stale = lag.values[there] >= 1.0
+    if not stale.any() or int(zero.counts[here][stale].sum()) < limits["tokens"]:
+        return None
+    if float(np.mean(zero.values[here][stale] >= limits["inert"])) < 0.9:
+        return None
+    gap = first_of(view, *_MISMATCH)
+    return Hit(
+        f"The ratio is exactly 1 although the rollouts are {float(np.median(lag.values[there][stale])):.1f} weight "
+        "versions behind",
+        "warning",
+        (
+            evidence(zero, 0, -1, limit=limits["inert"]),
+            evidence(lag, 0, -1, limit=1.0),
+        ),
+        cause="old_logprob is recomputed with the weights being trained: the ratio does not see that other weights "
+        "sampled the tokens.",
+        unchecked=("how far the sampler is off: rollout_logprob",) if gap is None else (),
+    )
+
+
+def _inert_drift(view: View, limits: Limits) -> Hit | None:
+    ratio, gap = view.get("policy.ratio_mean"), first_of(view, *_MISMATCH)
+    if ratio is None or gap is None or too_short(gap) or too_short(ratio) or view.config.is_correction not in (None, "", "none"):
+        return None
+    if not bool(np.all(ratio.values == 1.0)):
+        return None
+    kl = first_of(view, "policy.kl_old_k3", "policy.kl_old_k1")
+    if kl is not None and bool(np.any(kl.values != 0.0)):
+        return None
+    values = np.log(np.maximum(gap.values, max(float(gap.values.max()) * 1e-6, 1e-12)))
+    moved = trend.change(values)
+    level = math.exp(moved.late.center)
+    if moved.difference < math.log(limits["drift"]) or moved.z < limits["z"] or level < limits["material"]:
+        return None
+    begin = trend.onset(values, moved.early, rising=True, share=0.2)
+    return Hit(
+        f"The ratio is exactly 1 at all {len(ratio)} steps while the gap to the sampler's logprobs grew from "
+        f"{math.exp(moved.early.center):.3g} to {level:.3g}",
+        "warning",
+        (evidence(ratio, 0, -1, value=1.0), evidence(gap, begin, -1, value=level, baseline=math.exp(moved.early.center))),
+        cause="The ratio compares the trainer with itself, so that a sampler with other weights goes unnoticed: stale weights.",
+        ruled_out=("fresh rollouts: the sampler's logprobs drift away from the trainer's",),
+        unchecked=("the lag itself: weight_version and policy_version",) if view.get("stale.mean") is None else (),
+    )

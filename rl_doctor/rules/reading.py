@@ -1,0 +1,141 @@
+"""How rules read a view: alternatives among metrics, evidence, and what the reward does meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Evidence
+from rl_doctor.rules import trend
+from rl_doctor.rules.registry import Skip
+from rl_doctor.rules.view import View
+
+REWARD: Final = ("reward.mean", "reward.score_mean")
+VALIDATION: Final = ("val.mean_at_n", "val.best_at_n")
+KL_REFERENCE: Final = ("ref.kl_k3", "ref.kl_k2", "ref.kl_abs", "ref.kl_k1", "ref.kl")
+KL_OLD: Final = ("policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", "policy.kl_old_k1", "policy.kl_old")
+TRUNCATION: Final = (
+    "length.truncated_frac_completed", "length.limit_frac_completed", "length.truncated_frac", "length.limit_frac",
+)  # fmt: skip
+"""Share of responses cut for their length: as the engine says, else as long as the limit; without aborted ones where known."""
+
+
+def first_of(view: View, *names: str) -> Series | None:
+    """The first of several metrics that was measured; None if none was."""
+    return next((found for name in names if (found := view.get(name)) is not None), None)
+
+
+def lacking(view: View, *names: str) -> Skip:
+    """The skip of a rule that would take any one of ``names`` and has none: what the first of them lacks."""
+    missing = view.missing.get(names[0], ())
+    if missing:
+        return Skip("column", f"{names[0]} needs {', '.join(missing)}", tuple(missing))
+    return Skip("data", f"nothing measured for {' or '.join(names)}")
+
+
+def too_short(series: Series, least: int = trend.SHORTEST) -> Skip | None:
+    """A skip if the series has fewer than ``least`` measured steps."""
+    if len(series) >= least:
+        return None
+    return Skip("length", f"inconclusive: {series.metric} is measured at {len(series)} steps, and {least} are needed")
+
+
+def evidence(
+    series: Series,
+    first: int = 0,
+    last: int = -1,
+    *,
+    value: float | None = None,
+    baseline: float | None = None,
+    limit: float | None = None,
+    where: Mapping[str, Any] | None = None,
+) -> Evidence:
+    """Evidence from the points ``first`` to ``last`` of a series (indices, both included); by default their median."""
+    last = last % len(series)
+    part = slice(first, last + 1)
+    return Evidence(
+        series.metric,
+        int(series.steps[first]),
+        int(series.steps[last]),
+        float(np.median(series.values[part])) if value is None else float(value),
+        None if baseline is None else float(baseline),
+        limit,
+        series.unit,
+        int(series.counts[part].sum()),
+        where,
+    )
+
+
+def span(series: Series, first: int, last: int = -1) -> str:
+    """The steps of points ``first`` to ``last``, in words."""
+    last = last % len(series)
+    start, end = int(series.steps[first]), int(series.steps[last])
+    return f"step {start}" if start == end else f"steps {start} to {end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the reward does over the run.
+
+    Attributes:
+        course: rising, falling, flat or unknown.
+        at_ceiling: the late level is within a tenth of the largest reward seen.
+        series: what was looked at, or None.
+    """
+
+    course: trend.Course
+    at_ceiling: bool
+    series: Series | None
+
+    @property
+    def good(self) -> bool:
+        """Whether the run learns or has learned."""
+        return self.course == "rising" or (self.at_ceiling and self.course != "falling")
+
+    def words(self) -> str:
+        """For a finding's text."""
+        if self.series is None:
+            return "the reward was not recorded"
+        if self.course == "unknown":
+            return "the reward is too short to judge"
+        first, last = trend.early(self.series.values).center, trend.late(self.series.values).center
+        where = ", near its ceiling" if self.at_ceiling else ""
+        return f"the reward is {self.course} ({first:.3g} to {last:.3g}{where})"
+
+
+def progress(view: View, since: int | None = None) -> Progress:
+    """What the validation score or else the reward does; with ``since`` a fall after that step counts first."""
+    series = first_of(view, *VALIDATION)
+    if series is None or len(series) < trend.SHORTEST:
+        series = first_of(view, *REWARD) or series
+    if series is None:
+        return Progress("unknown", at_ceiling=False, series=None)
+    values = series.values
+    course = trend.course(values)
+    if since is not None and course != "unknown":
+        course = _since(series, since, course)
+    top = view.get("reward.max")
+    floor = view.get("reward.min")
+    at_ceiling = False
+    if top is not None and floor is not None and series.metric in REWARD:
+        highest, lowest = float(top.values.max()), float(floor.values.min())
+        at_ceiling = highest > lowest and trend.late(values).center >= highest - 0.1 * (highest - lowest)
+    return Progress(course, at_ceiling, series)
+
+
+def _since(series: Series, step: int, course: trend.Course) -> trend.Course:
+    """A fall from the level just before ``step`` outweighs an earlier rise."""
+    values = series.values
+    index = int(np.searchsorted(series.steps, step))
+    before = values[max(index - max(values.size // 10, 5), 0) : index]
+    after = values[-max(min(values.size // 10, values.size - index), 3) :]
+    if before.size < 4 or index >= values.size - 3:
+        return course
+    sigma, _ = trend.noise(values)
+    fall = float(np.median(before) - np.median(after))
+    reach = abs(float(np.median(before) - trend.early(values).center))
+    return "falling" if fall > max(2.0 * sigma, 0.25 * reach) else course

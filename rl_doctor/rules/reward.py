@@ -1,0 +1,308 @@
+"""The reward as a series: sudden shifts of level and spread, and rewards that never differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Hit, Severity
+from rl_doctor.rules import trend
+from rl_doctor.rules.reading import KL_REFERENCE, REWARD, TRUNCATION, evidence, first_of, lacking, span, too_short
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.view import View
+
+_SHAPE = ("reward.std", "reward.max", "reward.min", "reward.at_max_frac", "reward.at_min_frac")
+_UNGROUPED = frozenset({"gae", "reinforce", "reinforce_plus_plus", "remax"})
+_SOURCES = ("reward.source_change", "data.source_change")
+
+
+def _near(values: trend.Floats, index: int, threshold: float = 5.0) -> bool:
+    """Whether a series jumps within two points of ``index``."""
+    found = trend.jump(values, threshold)
+    return found is not None and abs(found.index - index) <= 2
+
+
+def _company(view: View, series: Series, index: int) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+    """What else changed at the same step: the data, the policy, or nothing."""
+    ruled_out: list[str] = []
+    unchecked: list[str] = []
+    step = int(series.steps[index])
+    policy = [found for name in ("policy.entropy", *KL_REFERENCE[:1], "length.mean") if (found := view.get(name)) is not None]
+    for found in policy:
+        if len(found) >= trend.SHORTEST and _near(found.values, int(np.searchsorted(found.steps, step))):
+            words = f"The policy changed at the same step ({found.metric} jumps too): weights that were reloaded, or "
+            "a broken update."
+            return words, (), ()
+    if policy:
+        ruled_out.append(f"a policy that changed at once: {', '.join(found.metric for found in policy)} does not jump there")
+    else:
+        unchecked.append("a policy that changed at once: entropy")
+    if first_of(view, *_SOURCES) is None:
+        unchecked.append("other data from that step on: data_source")
+    else:
+        ruled_out.append("other data from that step on: the mixture of data sources is the same")
+    return None, tuple(ruled_out), tuple(unchecked)
+
+
+def _other_data(view: View, series: Series, index: int) -> bool:
+    """Whether the mixture of data sources changes within two steps of ``index``."""
+    found = first_of(view, *_SOURCES)
+    if found is None:
+        return False
+    low, high = series.steps[max(index - 2, 0)], series.steps[min(index + 2, len(series) - 1)]
+    around = (found.steps >= low) & (found.steps <= high)
+    return bool(np.any(found.values[around] > 0.2))
+
+
+@rule(
+    "RLD401", "reward-drift",
+    severity="error",
+    optional=(*REWARD, *_SHAPE, *_SOURCES, "policy.entropy", "ref.kl_k3", "length.mean", "reward.component."),
+    limits={"z": 7.0, "material": 0.2},
+    cause="The reward function or its server changed (new version, other scale, a fallback value), or other prompts came in.",
+    advice=(
+        "Compare the reward of a few stored responses from before the step with what the reward function gives them now.",
+        "Look for a restart of the reward server, a new version of it, or a change of the prompt mixture at that step.",
+        "With a learned or global baseline, pause until it is explained: every advantage carries the shift.",
+    ),
+    avoids=(
+        "Learning, however fast, that takes more than a few steps.",
+        "A spike that is over after a few steps.",
+        "A shift that coincides with a change of data source.",
+    ),
+    source="Public reports on reward servers replaced in mid-run; no peer tool reports it",
+)  # fmt: skip
+def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The mean reward jumps from one step to the next, and stays there.
+
+    Policies improve over many steps. A level that is another from one step on is usually another reward. Advantages that are
+    normalised within groups do not feel a common shift, but everything else that is read from the reward does; with a fixed
+    or learned baseline the shift goes straight into every advantage.
+
+    Two lines are fitted before and after every step; their distance is the jump, whatever the trend. It fires if it is `z`
+    times the run's own typical jump, done within three steps, kept, and at least `material` of the larger of the level
+    before and the standard deviation of the reward within a step. A warning where the baseline is the group's, an error
+    where it is not (gae, reinforce and the like); info once the level is back.
+    """
+    series = first_of(view, *REWARD)
+    if series is None:
+        yield lacking(view, *REWARD)
+        return
+    if skip := too_short(series):
+        yield skip
+        return
+    found = trend.jump(series.values, limits["z"])
+    if found is None:
+        return
+    inside = view.get("reward.std")
+    scale = max(abs(found.before), 0.0 if inside is None else float(np.median(inside.values)))
+    if abs(found.size) < limits["material"] * scale or _other_data(view, series, found.index):
+        return
+    cause, ruled_out, unchecked = _company(view, series, found.index)
+    estimator = view.config.adv_estimator
+    severity: Severity = "error" if estimator in _UNGROUPED else "warning"
+    if found.recovered:
+        severity = "info"
+    moved = _component(view, series, found)
+    if estimator is None:
+        unchecked = (*unchecked, "whether the baseline is the group's: config.adv_estimator")
+    elif estimator not in _UNGROUPED:
+        ruled_out = (*ruled_out, f"a shift in the advantages: {estimator} subtracts the group's own mean")
+    yield Hit(
+        f"Mean reward {'rose' if found.size > 0 else 'fell'} at once from {found.before:.3g} to {found.after:.3g} at step "
+        f"{series.steps[found.index]}, {found.z:.0f} times the typical step of this run"
+        + (f"; the component {moved} moves with it" if moved else "")
+        + (", and came back" if found.recovered else ""),
+        severity,
+        (
+            evidence(
+                series, found.index, -1, value=found.after, baseline=found.before,
+                limit=found.before + math.copysign(limits["material"] * scale, found.size),
+                where={"component": moved} if moved else None,
+            ),
+        ),
+        cause=cause,
+        ruled_out=("learning: the change is done within three steps", *ruled_out),
+        unchecked=unchecked,
+    )  # fmt: skip
+
+
+def _component(view: View, series: Series, found: trend.Jump) -> str | None:
+    """The reward component that jumps at the same step, if one does."""
+    for name, part in view.named("reward.component.").items():
+        stem, _, stat = name.removeprefix("reward.component.").rpartition(".")
+        if stat != "mean" or len(part) < trend.SHORTEST:
+            continue
+        own = trend.jump(part.values)
+        if own is not None and abs(int(part.steps[own.index]) - int(series.steps[found.index])) <= 2:
+            return stem
+    return None
+
+
+@rule(
+    "RLD402", "reward-variance-shift",
+    severity="warning",
+    optional=("reward.std", "reward.mean", *_SHAPE[1:], *_SOURCES, "group.std_mean"),
+    limits={"factor": 2.0, "z": 7.0, "binary": 1.3},
+    cause="The reward was rescaled, a component was switched on or off, or other prompts came in.",
+    advice=(
+        "Compare the reward of a few stored responses from before the step with what the reward function gives them now.",
+        "With a fixed clip range of rewards or values, check that the new scale fits into it.",
+    ),
+    avoids=("A 0/1 reward, whose spread follows from its mean.", "Spread that shrinks as the policy converges."),
+    source="Reproduced by rescaling the reward in mid-run",
+)  # fmt: skip
+def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The spread of the reward within a step jumps by a factor and stays there.
+
+    Normalised advantages hide a new scale of the reward, values and unnormalised advantages do not.
+
+    The logarithm of the standard deviation of the reward over a generation batch is searched for a sudden lasting jump (as
+    in rule reward-drift) of at least `factor`. Where the reward has two values, the spread follows from the mean; a jump
+    that the mean explains within `binary` times is left out.
+    """
+    series = view.get("reward.std")
+    if series is None:
+        yield lacking(view, "reward.std")
+        return
+    if skip := too_short(series):
+        yield skip
+        return
+    usual = float(np.median(series.values))
+    if usual <= 0.0:
+        yield Skip("data", "the reward has no spread at most steps")
+        return
+    values = np.log(np.maximum(series.values, 0.05 * usual))
+    found = trend.jump(values, limits["z"])
+    if found is None or abs(found.size) < math.log(limits["factor"]) or _other_data(view, series, found.index):
+        return
+    if _follows_mean(view, series, found, limits["binary"]):
+        return
+    before, after = math.exp(found.before), math.exp(found.after)
+    yield Hit(
+        f"Standard deviation of the reward {'grew' if found.size > 0 else 'fell'} at once from {before:.3g} to "
+        f"{after:.3g} at step "
+        f"{series.steps[found.index]}" + (", and came back" if found.recovered else ""),
+        "info" if found.recovered else "warning",
+        (
+            evidence(
+                series,
+                found.index,
+                -1,
+                value=after,
+                baseline=before,
+                limit=before * limits["factor"] ** math.copysign(1, found.size),
+            ),
+        ),
+        ruled_out=(
+            "convergence: the change is done within three steps",
+            "a 0/1 reward whose mean moved: the mean does not explain it",
+        ),
+        unchecked=("other data from that step on: data_source",) if first_of(view, *_SOURCES) is None else (),
+    )
+
+
+def _follows_mean(view: View, series: Series, found: trend.Jump, tolerance: float) -> bool:
+    """Whether a two-valued reward with the run's means would have the same spread before and after."""
+    mean, low, high = view.get("reward.mean"), view.get("reward.min"), view.get("reward.max")
+    if mean is None or low is None or high is None:
+        return False
+    floor, top = float(low.values.min()), float(high.values.max())
+    expected = np.sqrt(np.maximum((mean.values - floor) * (top - mean.values), 0.0))
+    _, here, there = np.intersect1d(series.steps, mean.steps, return_indices=True)
+    split = here < found.index
+    near = slice(None)
+    for side in (split, ~split):
+        own, theirs = series.values[here][side][near], expected[there][side][near]
+        if own.size == 0:
+            return False
+        ratio = float(np.median(own)) / max(float(np.median(theirs)), 1e-12)
+        if not 1 / tolerance <= ratio <= tolerance:
+            return False
+    return True
+
+
+@rule(
+    "RLD403", "reward-flatline",
+    severity="error",
+    optional=(*REWARD, *_SHAPE, *TRUNCATION, "length.aborted_frac", "group.zero_std_frac"),
+    limits={"share": 0.9, "steps": 5, "sequences": 64, "tail": 0.1, "cut": 0.5},
+    cause="The reward function returns a constant: an exception that is swallowed, a parser that never matches, or "
+    "prompts that are all too hard.",
+    advice=(
+        "Score a few stored responses by hand; check that the reward function does not turn exceptions into 0.",
+        "Check that responses end before the length limit and contain what the parser looks for.",
+        "If they are right and the task is too hard, start with easier prompts or partial credit.",
+    ),
+    avoids=("A run that solved its prompts.", "Runs of a few responses.", ("Truncated responses: the length limit is "
+    "named instead.")),
+    source="Public runs with all rewards 0 for 49 steps and a gradient of exactly 0",
+)  # fmt: skip
+def reward_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """Every response gets the same reward: there is nothing to learn from.
+
+    A constant reward gives advantages of 0 in every group-relative method, whatever the responses say.
+
+    It fires if the reward is one constant on at least `share` of the steps (over `steps` steps or more and `sequences`
+    responses), or on all steps of a final stretch of `tail` of the run. If at least `cut` of the responses hit the length
+    limit, the limit is named as the cause first. A constant at the top of a run that learned before is info.
+    """
+    series = first_of(view, *REWARD)
+    if series is None:
+        yield lacking(view, *REWARD)
+        return
+    flat = _constant(view, series)
+    n = len(series)
+    level = float(np.median(series.values[flat])) if flat.any() else math.nan
+    same = flat & (np.abs(series.values - level) <= 1e-9 * max(abs(level), 1.0)) if flat.any() else flat
+    share = float(np.mean(same))
+    if share >= limits["share"] and (n < limits["steps"] or (int(series.counts.sum()) < limits["sequences"] and n < 8)):
+        yield Skip(
+            "length", f"inconclusive: the reward is {level:g} so far, at {n} steps with {int(series.counts.sum())} responses"
+        )
+        return
+    tail = trend.run_lengths(same)
+    length = n - tail[-1][0] if tail and tail[-1][1] == n - 1 else 0
+    if share >= limits["share"]:
+        first = 0
+    elif length >= max(limits["tail"] * n, limits["steps"]) and n >= trend.SHORTEST:
+        first = n - length
+    else:
+        return
+    cause, ruled_out, unchecked = _why_flat(view, limits)
+    top = float(np.max(series.values))
+    solved = first > 0 and level >= top - 1e-9 * max(abs(top), 1.0) and float(np.median(series.values[: max(first, 1)])) < level
+    yield Hit(
+        f"The reward is {level:g} for every response, {span(series, first)} ({share:.0%} of the steps)",
+        "info" if solved else "error",
+        (evidence(series, first, -1, value=level, limit=limits["share"] if first == 0 else limits["tail"]),),
+        cause="Every prompt is solved: nothing is left to learn." if solved else cause,
+        ruled_out=ruled_out,
+        unchecked=unchecked,
+    )
+
+
+def _constant(view: View, series: Series) -> NDArray[np.bool_]:
+    """Per point of the mean: whether all rewards of that step were equal, as far as was recorded."""
+    spread, low, high = view.get("reward.std"), view.get("reward.min"), view.get("reward.max")
+    if low is not None and high is not None and len(low) == len(series) == len(high):
+        return np.asarray(low.values == high.values, np.bool_)
+    if spread is not None and len(spread) == len(series):
+        return np.asarray(spread.values == 0.0, np.bool_)
+    values, counts = np.unique(series.values, return_counts=True)
+    same: NDArray[np.bool_] = series.values == values[np.argmax(counts)]
+    return same if counts.max() > 1 else np.zeros(len(series), np.bool_)
+
+
+def _why_flat(view: View, limits: Limits) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+    cut = first_of(view, *TRUNCATION)
+    if cut is None:
+        return None, (), ("responses cut at the length limit: finish_reason",)
+    share = float(np.median(cut.values))
+    if share >= limits["cut"]:
+        return f"{share:.0%} of the responses are cut at the length limit before they can earn a reward.", (), ()
+    return None, (f"responses cut at the length limit: {share:.0%} are",), ()

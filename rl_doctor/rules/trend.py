@@ -1,0 +1,330 @@
+"""Statistics that rules share: how a series compares with its own past.
+
+Everything here is pure, takes float64 ``[n]`` without NaN, and gives the same answer for ``a * x + b`` with ``a > 0`` (or,
+for the functions that say so, for ``a * x``). Noise is measured inside short blocks, so that a trend or a shift does not
+hide itself, and is widened by the autocorrelation that training series have. Nothing is a z-score against a window that
+follows the series: such a window absorbs drift.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+MAD_TO_SIGMA: Final = 1.4826
+"""The median absolute deviation of a normal distribution times this is its standard deviation."""
+SHORTEST: Final = 24
+"""Fewer points than this carry no trend: the early window and the late window would overlap or be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Median and robust spread of a stretch of a series: points ``first`` to ``last``, both included."""
+
+    center: float
+    scale: float
+    first: int
+    last: int
+
+    @property
+    def n(self) -> int:
+        """Number of points."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Late window against early window. ``z`` is the difference in standard errors that allow for autocorrelation."""
+
+    early: Window
+    late: Window
+    z: float
+
+    @property
+    def difference(self) -> float:
+        """Late minus early."""
+        return self.late.center - self.early.center
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A sudden, lasting shift of the level at point ``index``, the first one after it.
+
+    ``z`` compares it with the jumps that the same series shows everywhere else. ``recovered`` says that the end of the
+    series is back.
+    """
+
+    index: int
+    before: float
+    after: float
+    z: float
+    recovered: bool
+
+    @property
+    def size(self) -> float:
+        """After minus before."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Excursion:
+    """Points ``first`` to ``last`` (both included) at which a positive series stands a multiple above its local level."""
+
+    first: int
+    last: int
+    peak: int
+    value: float
+    level: float
+    recovered: bool
+
+    @property
+    def factor(self) -> float:
+        """Peak over local level."""
+        return self.value / self.level if self.level > 0 else math.inf
+
+    @property
+    def n(self) -> int:
+        """Number of points."""
+        return self.last - self.first + 1
+
+
+def spread(values: Floats) -> float:
+    """Robust standard deviation of ``values`` ``[n]``: the median absolute deviation, scaled for the normal distribution."""
+    if values.size == 0:
+        return math.nan
+    return MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
+
+
+def window(values: Floats, first: int, last: int) -> Window:
+    """Median and robust spread of the points ``first`` to ``last``."""
+    part = values[first : last + 1]
+    return Window(float(np.median(part)), spread(part), first, last)
+
+
+def early(values: Floats, share: float = 0.2) -> Window:
+    """The run's own baseline: its first ``share`` of points, at least 8 and at most 100."""
+    count = min(max(round(share * values.size), 8), 100, values.size)
+    return window(values, 0, count - 1)
+
+
+def late(values: Floats, share: float = 0.15) -> Window:
+    """The end of the run: its last ``share`` of points, at least 5 and at most 100."""
+    count = min(max(round(share * values.size), 5), 100, values.size)
+    return window(values, values.size - count, values.size - 1)
+
+
+def blocks(values: Floats, size: int) -> Floats:
+    """Cut into whole blocks, ``[n // size, size]``; the odd points at the start are left out."""
+    rows = values.size // size
+    return values[values.size - rows * size :].reshape(rows, size)
+
+
+def noise(values: Floats) -> tuple[float, float]:
+    """Standard deviation around the local level, and its lag-1 autocorrelation, both robust to trends, shifts and outliers.
+
+    Blocks of up to 40 points are detrended by their own line; the median over blocks is taken, then widened by what the
+    lines absorb of an autocorrelated series.
+    """
+    size = max(min(40, values.size // 4), 6)
+    if values.size < size:
+        return spread(values), 0.0
+    table = blocks(values, size)
+    residual = table - np.median(table, axis=1, keepdims=True)
+    time = np.arange(size) - (size - 1) / 2
+    line = (residual @ time) / (time @ time)
+    residual = residual - line[:, None] * time
+    residual = residual - np.median(residual, axis=1, keepdims=True)
+    sigma = MAD_TO_SIGMA * float(np.median(np.median(np.abs(residual), axis=1)))
+    limit = 4 * sigma if sigma > 0 else np.inf
+    kept = np.clip(residual, -limit, limit)
+    power = np.sum(kept * kept, axis=1)
+    pairs = np.sum(kept[:, 1:] * kept[:, :-1], axis=1)
+    usable = power > 0
+    if not usable.any():
+        return sigma, 0.0
+    raw = float(np.median(pairs[usable] / power[usable]))
+    rho = min(max(raw + (2.0 + 4.0 * max(raw, 0.0)) / size, 0.0), 0.95)
+    return sigma / math.sqrt(max(1.0 - 2.0 * inflation(rho) / size, 0.15)), rho
+
+
+def inflation(rho: float) -> float:
+    """By how much lag-1 autocorrelation ``rho`` inflates the variance of a mean: (1 + rho) / (1 - rho)."""
+    return (1.0 + rho) / (1.0 - rho)
+
+
+def change(values: Floats) -> Change:
+    """Early against late window. The noise is local, so the trend under test does not widen its own error bar."""
+    first, last = early(values), late(values)
+    sigma, rho = noise(values)
+    grown = inflation(min(rho + 1.0 / math.sqrt(values.size), 0.95))
+    error = sigma * math.sqrt(min(1.6 * grown / first.n, 1.0) + min(1.6 * grown / last.n, 1.0))
+    difference = last.center - first.center
+    if difference == 0.0:
+        return Change(first, last, 0.0)
+    return Change(first, last, difference / error if error > 0 else math.copysign(math.inf, difference))
+
+
+def concordance(values: Floats, count: int = 10) -> float:
+    """Kendall's tau of ``count`` block medians against time, in [-1, 1]: nearly free of short-range autocorrelation."""
+    size = max(values.size // count, 1)
+    medians = np.median(blocks(values, size), axis=1)
+    upper = np.triu_indices(medians.size, 1)
+    signs = np.sign(medians[upper[1]] - medians[upper[0]])
+    return float(signs.mean()) if signs.size else 0.0
+
+
+def slope(values: Floats) -> float:
+    """Theil-Sen slope per point, from at most 200 block medians."""
+    size = max(values.size // 200, 1)
+    medians = np.median(blocks(values, size), axis=1)
+    upper = np.triu_indices(medians.size, 1)
+    if upper[0].size == 0:
+        return 0.0
+    return float(np.median((medians[upper[1]] - medians[upper[0]]) / ((upper[1] - upper[0]) * size)))
+
+
+def running_median(values: Floats, width: int) -> Floats:
+    """Centred running median of odd ``width``, ``[n]``; at the ends over the points that exist."""
+    half = width // 2
+    padded = np.pad(values, half, constant_values=np.nan)
+    view = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
+    medians = np.empty(values.size)
+    inner = slice(half, values.size - half)
+    if values.size > 2 * half:
+        medians[inner] = np.median(view[inner], axis=1)
+    for position in (*range(min(half, values.size)), *range(max(values.size - half, half), values.size)):
+        medians[position] = np.nanmedian(view[position])
+    return medians
+
+
+def _step_sizes(values: Floats, width: int) -> Floats:
+    """For each point from ``width`` to ``n - width``: the step between two straight lines fitted before and from it on."""
+    x = np.arange(width) - (width - 1) / 2
+    forward = 1.0 / width + x * (-0.5 - (width - 1) / 2) / (x @ x)
+    kernel = np.concatenate([-forward[::-1], forward])
+    steps: Floats = np.lib.stride_tricks.sliding_window_view(values, 2 * width) @ kernel
+    return steps
+
+
+def jump(values: Floats, threshold: float = 7.0, width: int | None = None) -> Jump | None:
+    """The largest sudden and lasting shift of the level, or None.
+
+    Two lines are fitted before and after every point; their distance there is a step, whatever the trend is. It counts if it
+    is ``threshold`` times the typical step of this series, at least a fifth of its range, done within a few points, and kept
+    for at least three windows (or to the end). A fast but smooth rise, a spike and autocorrelated wandering do not qualify.
+    """
+    if values.size < SHORTEST:
+        return None
+    width = width or int(np.clip(values.size // 20, 6, 20))
+    calm = running_median(values, 3)
+    steps = _step_sizes(calm, width)
+    reach = float(np.quantile(values, 0.99) - np.quantile(values, 0.01))
+    typical = max(spread(steps) * (1.0 + 20.0 / values.size), 0.03 * reach)
+    if typical == 0.0:
+        return None
+    order = np.argsort(-np.abs(steps))[: 4 * width]
+    for position in order:
+        step = float(steps[position])
+        if abs(step) < threshold * typical:
+            return None
+        index = _locate(calm, int(position) + width)
+        found = _lasting(values, index, width, step)
+        if found is not None:
+            return Jump(index, *found[:2], abs(step) / typical, found[2])
+    return None
+
+
+def _locate(calm: Floats, index: int) -> int:
+    """The point near ``index`` at which the series moves most."""
+    low, high = max(index - 3, 1), min(index + 4, calm.size)
+    return low + int(np.argmax(np.abs(np.diff(calm[low - 1 : high]))))
+
+
+def _lasting(values: Floats, index: int, width: int, step: float) -> tuple[float, float, bool] | None:
+    """Levels before and after, and whether the end is back, if the shift is sudden and is kept."""
+    near = float(np.median(values[index : index + 3]) - np.median(values[max(index - 3, 0) : index]))
+    before = float(np.median(values[max(index - 3 * width, 0) : index]))
+    after = float(np.median(values[index : index + 3 * width]))
+    tail = float(np.median(values[index + 2 * width : index + 4 * width])) if index + 3 * width < values.size else after
+    sign = math.copysign(1.0, step)
+    if min(sign * near, sign * (after - before), sign * (tail - before)) < 0.6 * abs(step):
+        return None
+    end = float(np.median(values[-width:]))
+    return before, after, sign * (end - before) < 0.3 * sign * (after - before)
+
+
+def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excursion, ...]:
+    """Stretches where a non-negative series stands out statistically and materially; the same for ``a * x``.
+
+    The local level is a running median wide enough not to follow an excursion; the logarithm of value over level must exceed
+    both ``log(factor)`` and ``sigmas`` robust standard deviations of itself. The resolution of the log (the smallest
+    difference between two values) is the least level, so that values rounded to 0.000 and 0.001 are no excursion.
+    """
+    if values.size < 8:
+        return ()
+    width = int(np.clip(values.size // 8, 9, 61)) | 1
+    levels = running_median(values, width)
+    end = slice(max(values.size - width // 2, width), None)
+    levels[end] = np.minimum(levels[end], _history(values, width)[end])
+    distinct = np.unique(values)
+    resolution = float(np.diff(distinct).min()) if distinct.size > 1 and distinct.size < 0.5 * values.size else 0.0
+    least = max(resolution, float(np.median(values)) * 1e-3, np.finfo(np.float64).tiny)
+    levels = np.maximum(levels, least)
+    heights = np.log(np.maximum(values, least) / levels)
+    bar = max(math.log(factor), sigmas * spread(heights))
+    marked = np.flatnonzero(heights > bar)
+    if marked.size == 0:
+        return ()
+    cuts = np.flatnonzero(np.diff(marked) > 3) + 1
+    found = []
+    for part in np.split(marked, cuts):
+        peak = int(part[np.argmax(values[part])])
+        first, last = int(part[0]), int(part[-1])
+        found.append(Excursion(first, last, peak, float(values[peak]), float(levels[first]), last < values.size - 2))
+    return tuple(found)
+
+
+def _history(values: Floats, width: int) -> Floats:
+    """Running median of the ``width`` points before each point, infinite for the first ``width``."""
+    medians = np.full(values.size, np.inf)
+    if values.size > width:
+        medians[width:] = np.median(np.lib.stride_tricks.sliding_window_view(values[:-1], width), axis=1)
+    return medians
+
+
+def run_lengths(marked: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First and last index of each stretch of consecutive True values."""
+    edges = np.diff(np.concatenate([[False], marked, [False]]).astype(np.int8))
+    return list(zip(np.flatnonzero(edges == 1).tolist(), (np.flatnonzero(edges == -1) - 1).tolist(), strict=True))
+
+
+Course = Literal["rising", "falling", "flat", "unknown"]
+
+
+def course(values: Floats, material: float = 0.0) -> Course:
+    """Where a series went: late against early window, beyond its autocorrelated noise and by at least ``material``."""
+    if values.size < SHORTEST:
+        return "unknown"
+    moved = change(values)
+    if abs(moved.z) < 3.0 or abs(moved.difference) < material:
+        return "flat"
+    return "rising" if moved.difference > 0 else "falling"
+
+
+def onset(values: Floats, baseline: Window, *, rising: bool, share: float = 0.5) -> int:
+    """First point of the final stretch beyond ``share`` of the way from the baseline to the end level.
+
+    For naming when a lasting change set in, once another test has found that there is one.
+    """
+    end = late(values).center
+    bar = baseline.center + share * (end - baseline.center)
+    calm = running_median(values, 5)
+    inside = calm < bar if rising else calm > bar
+    last_inside = np.flatnonzero(inside)
+    return min(int(last_inside[-1]) + 1, values.size - 1) if last_inside.size else 0
