@@ -1,0 +1,90 @@
+"""logged-metric-mismatch: what it says of comparisons, and when it is silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_doctor.analyzer.reconcile import Comparison
+from rl_doctor.report.model import Result
+from rl_doctor.rules.registry import rules
+from rl_doctor.rules.runner import run_rules
+from rl_doctor.rules.view import View
+from rl_doctor.schema import RunInfo
+
+TRUE = np.random.default_rng(0).uniform(0.1, 0.4, 20)
+
+
+def judge(*comparisons: Comparison, reason: str = "") -> Result:
+    view = View(RunInfo(), {}, comparisons=comparisons, uncompared=reason)
+    (result,) = run_rules([rules()["RLD801"]], view)
+    return result
+
+
+def comparison(logged: Any, recomputed: Any = TRUE, tolerance: float = 1e-7, name: str = "kl") -> Comparison:
+    logged, recomputed = np.asarray(logged, float), np.asarray(recomputed, float)
+    steps = np.arange(1, len(logged) + 1)
+    return Comparison(name, "ref.kl_k3", "nat", steps, logged, recomputed, np.full(len(logged), tolerance))
+
+
+def test_equal_numbers_pass() -> None:
+    assert judge(comparison(TRUE), comparison(TRUE + 5e-8)).outcome == "passed"
+
+
+def test_a_constant_factor_is_named() -> None:
+    (finding,) = judge(comparison(TRUE), comparison(2 * TRUE, name="actor/kl")).findings
+    assert finding.severity == "error"
+    assert "actor/kl differs from its recomputation in 20 of 20 steps" in finding.message
+    assert "logged / recomputed is 2 throughout" in finding.message
+    (evidence,) = finding.evidence
+    assert (evidence.first_step, evidence.last_step, evidence.n) == (1, 20, 20)
+    assert evidence.value == pytest.approx(2 * evidence.baseline if evidence.baseline else None)
+    assert evidence.where == {"logged_name": "actor/kl"}
+
+
+def test_a_wrong_sign_is_a_constant_factor() -> None:
+    (finding,) = judge(comparison(-TRUE)).findings
+    assert "logged / recomputed is -1 throughout" in finding.message
+
+
+def test_a_factor_that_varies_is_not_called_constant() -> None:
+    (finding,) = judge(comparison(TRUE[::-1])).findings
+    assert "throughout" not in finding.message
+
+
+def test_each_wrong_key_is_reported() -> None:
+    findings = judge(comparison(2 * TRUE), comparison(TRUE + 1, name="entropy")).findings
+    assert [finding.message.split()[0] for finding in findings] == ["kl", "entropy"]
+    assert len({finding.fingerprint for finding in findings}) == 2
+
+
+@pytest.mark.parametrize(
+    ("logged", "tolerance"),
+    [
+        (np.round(TRUE, 4), 0.5e-4),
+        (TRUE * (1 + 5e-4), 1e-9),
+        (np.where(np.arange(20) < 2, 2 * TRUE, TRUE), 1e-9),
+    ],
+    ids=["rounding in the log", "too small to matter", "two odd steps"],
+)
+def test_silence(logged: Any, tolerance: float) -> None:
+    assert judge(comparison(logged, tolerance=tolerance)).outcome == "passed"
+
+
+def test_some_steps_are_a_warning_and_half_of_them_an_error() -> None:
+    for wrong, severity in ((3, "warning"), (9, "warning"), (10, "error")):
+        (finding,) = judge(comparison(np.where(np.arange(20) < wrong, 2 * TRUE, TRUE))).findings
+        assert finding.severity == severity
+
+
+def test_a_short_run_is_judged_by_all_its_steps() -> None:
+    assert judge(comparison(2 * TRUE[:2], TRUE[:2])).findings[0].severity == "error"
+    assert judge(comparison([2 * TRUE[0], TRUE[1]], TRUE[:2])).outcome == "passed"
+
+
+def test_nothing_to_compare_is_skipped_with_the_reason() -> None:
+    result = judge(reason="the run has no logged metrics")
+    assert (result.outcome, result.reason) == ("skipped", "data")
+    assert result.detail == "the run has no logged metrics"
