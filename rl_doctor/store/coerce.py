@@ -26,7 +26,8 @@ def coerce(values: ArrayLike, column: Column, where: str) -> NDArray[Any]:
         InputError: the values are not what the column holds.
     """
     try:
-        array = np.asarray(values)
+        texts = column.dtype == "string" and not isinstance(values, np.ndarray)
+        array = np.asarray(values, np.object_ if texts else None)
     except ValueError as error:
         raise InputError(f"{where}: {column.name} has rows of unequal length; pass one padded array") from error
     if column.name == "role":

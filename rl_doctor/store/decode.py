@@ -146,7 +146,8 @@ def _flag(array: pa.Array, where: str, locate: Locate) -> NDArray[Any]:
     if bad.any():
         at = int(np.argmax(bad))
         raise InputError(f"{where}: {values[at]:g} at {locate(at)} where a mask has 0 or 1; store true and false")
-    return values == 1
+    flagged: NDArray[Any] = values == 1
+    return flagged
 
 
 def _text(array: pa.Array, where: str) -> NDArray[Any]:
@@ -179,11 +180,12 @@ def _role(array: pa.Array, where: str, locate: Locate) -> NDArray[Any]:
         if bad.any():
             at = int(np.argmax(bad))
             raise InputError(f"{where}: role {codes[at]} at {locate(at)}; roles are {', '.join(ROLES)}")
-        return codes.astype(np.int8)
+        roles: NDArray[Any] = codes.astype(np.int8)
+        return roles
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type) or pa.types.is_null(array.type)):
         raise InputError(f"{where} holds {array.type} where roles belong: {', '.join(ROLES)}")
     import pyarrow.compute as pc
 
     found = pc.index_in(array.cast(pa.string()), value_set=pa.array(ROLES))
-    roles: NDArray[Any] = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int8)
-    return roles
+    named: NDArray[Any] = found.fill_null(-1).to_numpy(zero_copy_only=False)
+    return named.astype(np.int8)

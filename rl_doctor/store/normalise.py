@@ -54,7 +54,7 @@ def normalise(columns: Mapping[str, ArrayLike], *, full_width: bool = False, whe
         return Rows(sequence, np.zeros(batch + 1, np.int64))
     layout = _layout(wide, sequence, full_width=full_width, where=where)
     masks: dict[str, Mask] = {name: layout.response(wide[name]) for name in (ATTENTION_MASK, *_MASKS) if name in wide}
-    first, length = _span(layout.width, batch, masks, sequence.get("response_length"))
+    first, length = _span(layout, masks, sequence.get("response_length"))
     splits = splits_of(length)
     row = np.repeat(np.arange(batch), length)
     position = np.arange(splits[-1]) - np.repeat(splits[:-1] - first, length)
@@ -75,13 +75,18 @@ class _Layout:
     full: int | None
     start: Ints
 
+    @property
+    def room(self) -> Ints:
+        """Number of response positions that each row has room for."""
+        return np.full(len(self.start), self.width) if self.full != self.width else self.width - self.start
+
     def _offset(self, array: NDArray[Any]) -> Ints:
         return self.start if array.shape[1] == self.full else np.zeros_like(self.start)
 
     def response(self, mask: Mask) -> Mask:
         """The response part of a mask, ``[B, width]``."""
         at = self._offset(mask)[:, None] + np.arange(self.width)
-        inside = at < mask.shape[1]
+        inside: Mask = at < mask.shape[1]
         if not mask.shape[1]:
             return inside
         found: Mask = inside & np.take_along_axis(mask, np.minimum(at, mask.shape[1] - 1), axis=1)
@@ -123,7 +128,11 @@ def _layout(wide: Mapping[str, NDArray[Any]], sequence: Mapping[str, NDArray[Any
         if prompt is None:
             raise InputError(f"{where}: columns cover prompt and response ({shown}); pass prompt_length to tell them apart")
         lead = np.argmax(attention, axis=1) if attention is not None and width else np.zeros(batch, np.int64)
-        return _Layout(width, width, (lead + prompt).astype(np.int64))
+        start = lead + prompt.astype(np.int64)
+        if ((prompt < 0) | (start > width)).any():
+            at = int(np.argmax((prompt < 0) | (start > width)))
+            raise InputError(f"{where}: prompt_length is {prompt[at]} in row {at} of columns {width} wide; it does not fit")
+        return _Layout(width, width, start)
     full = max(widths)
     width = tensors.pop() if tensors else min(widths)
     start = None if prompt is None or width == full else _certain_start(attention, prompt, full, width)
@@ -156,15 +165,16 @@ def _certain_start(attention: Mask | None, prompt: NDArray[Any], full: int, widt
     return None
 
 
-def _span(width: int, batch: int, masks: Mapping[str, Mask], lengths: NDArray[Any] | None) -> tuple[Ints, Ints]:
+def _span(layout: _Layout, masks: Mapping[str, Mask], lengths: NDArray[Any] | None) -> tuple[Ints, Ints]:
     """First kept position and number of kept positions of each row."""
+    width, batch, room = layout.width, len(layout.start), layout.room
     if not masks and lengths is None:
-        return np.zeros(batch, np.int64), np.full(batch, width, np.int64)
+        return np.zeros(batch, np.int64), room
     kept = np.zeros((batch, width), np.bool_)
     for mask in masks.values():
         kept |= mask
     if ATTENTION_MASK not in masks and lengths is not None:
-        kept |= _by_length(width, kept, lengths)
+        kept |= _by_length(width, kept, lengths) & (np.arange(width) < room[:, None])
     if not width:
         return np.zeros(batch, np.int64), np.zeros(batch, np.int64)
     some = kept.any(axis=1)

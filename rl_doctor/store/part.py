@@ -80,7 +80,7 @@ def open_part(folder: Path, name: PartName, presence: Presence) -> Part:
     columns: dict[str, str] = {}
     unknown: list[str] = []
     for table, source in tables.items():
-        presence.add(source.file.metadata, source.schema.names)
+        presence.add(source.file.metadata, source.schema)
         for column in source.schema.names:
             if schema.column(column) is None:
                 unknown.append(column)

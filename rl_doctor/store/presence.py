@@ -9,6 +9,7 @@ import numpy as np
 
 from rl_doctor import schema
 from rl_doctor.errors import NothingToJudgeError
+from rl_doctor.store.decode import is_list
 from rl_doctor.store.encode import FLOATS
 from rl_doctor.store.rows import Rows
 
@@ -29,13 +30,14 @@ class Presence:
         self.numeric: set[str] = set()
         self._owners: dict[tuple[str, ...], list[str]] = {}
 
-    def add(self, metadata: Any, names: Iterable[str]) -> None:
-        """Take a file's footer; ``names`` are its top-level columns."""
+    def add(self, metadata: Any, schema_: Any) -> None:
+        """Take a file's footer and its Arrow schema."""
+        names = [field.name for field in schema_ if not _is_null(field.type)]
         paths = tuple(metadata.schema.column(index).path for index in range(metadata.num_columns))
         if paths not in self._owners:
             self._owners[paths] = [_owner(path, names) for path in paths]
         owners = self._owners[paths]
-        open_ = [index for index, owner in enumerate(owners) if owner not in self.numeric or owner not in self.present]
+        open_ = [index for index, owner in enumerate(owners) if owner and not {owner} <= self.numeric & self.present]
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
             for index in open_:
@@ -60,13 +62,23 @@ def chunks_of(metadata: Any, group: int, name: str) -> Iterator[Any]:
             yield row_group.column(index)
 
 
+def _is_null(type_: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_null(type_) or (is_list(type_) and pa.types.is_null(type_.value_type)))
+
+
 def _owner(path: str, names: Iterable[str]) -> str:
     fitting = [name for name in names if path == name or path.startswith(f"{name}.")]
-    return max(fitting, key=len, default=path)
+    return max(fitting, key=len, default="")
 
 
 def require_values(
-    columns: Iterable[str], proven: Callable[[str], bool], read: Callable[[str], Iterable[Rows]], where: str
+    columns: Iterable[str],
+    proven: Callable[[str], bool],
+    read: Callable[[str], Iterable[Rows]],
+    where: str,
+    null: Iterable[str] = (),
 ) -> None:
     """Refuse a run that has number columns but no number in them.
 
@@ -75,15 +87,21 @@ def require_values(
         proven: whether a footer proves that the column has a value that is not NaN.
         read: decodes one column in pieces.
         where: what messages call the run.
+        null: canonical columns that are null everywhere.
 
     Raises:
         NothingToJudgeError: every number is NaN or null.
     """
     columns = list(columns)
-    floats = sorted(name for name in columns if (column := schema.column(name)) is not None and column.dtype in FLOATS)
-    if not floats or not _TELLING.isdisjoint(columns) or any(proven(name) for name in floats):
+    floats = _floats(columns)
+    void = _floats(null)
+    if not (floats or void) or not _TELLING.isdisjoint(columns) or any(proven(name) for name in floats):
         return
     for name in floats:
         if any(not np.isnan(rows.columns[name]).all() for rows in read(name)):
             return
-    raise NothingToJudgeError(f"{where}: holds nothing but NaN in {', '.join(floats)}")
+    raise NothingToJudgeError(f"{where}: holds nothing but NaN or null in {', '.join([*floats, *void])}")
+
+
+def _floats(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if (column := schema.column(name)) is not None and column.dtype in FLOATS)

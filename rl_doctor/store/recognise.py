@@ -35,7 +35,7 @@ def open_file(source: ParquetInput) -> Run:
         raise NothingToJudgeError(f"{where}: has no row; record or export the run again")
     resolution = resolve(source.schema.names, where)
     presence = Presence()
-    presence.add(source.file.metadata, source.schema.names)
+    presence.add(source.file.metadata, source.schema)
     names = {name: found for name, found in resolution.found.items() if found in presence.present or name == "step"}
     if "step" not in resolution.found:
         shown = ", ".join(source.schema.names[:12])
@@ -44,9 +44,12 @@ def open_file(source: ParquetInput) -> Run:
     lists = {name for name, type_ in types.items() if is_list(type_)}
     if is_history(source, names, lists, resolution.unknown):
         return _history(source, names, resolution, described.info)
-    if not names.keys() - {"step", ATTENTION_MASK}:
+    if not resolution.found.keys() - {"step", ATTENTION_MASK}:
         shown = ", ".join(source.schema.names[:12])
         raise NothingToJudgeError(f"{where}: nothing known in its columns ({shown}); rename them or see the documented schema")
+    null = [name for name in resolution.found if name not in names]
+    if not names.keys() - {"step", ATTENTION_MASK}:
+        raise NothingToJudgeError(f"{where}: holds nothing but NaN or null in {', '.join(null)}")
     flat = not lists and any(is_token(name) for name in names) and not names.keys().isdisjoint({"sequence", "uid"})
     opened = (open_flat if flat else open_lists)(source, names)
     return _run(source, names, opened, (resolution, presence), described)
@@ -66,6 +69,12 @@ def _run(
         lambda name: names.get(name) in presence.numeric,
         lambda name: (rows for _, rows in rows_in_order(opened.fragments, windows_of(opened.segments), [name])),
         str(source.path),
+        (name for name in resolution.found if name not in names),
+    )
+    null = tuple(
+        f"column {found!r} is null everywhere: it counts as absent"
+        for name, found in resolution.found.items()
+        if name not in names
     )
 
     def facts() -> StoreFacts:
@@ -78,7 +87,7 @@ def _run(
             tokens=counts.tokens,
             unknown_columns=resolution.unknown,
             renamed_columns=resolution.renamed,
-            notes=(*described.facts.notes, *resolution.notes, *opened.notes()),
+            notes=(*described.facts.notes, *resolution.notes, *null, *opened.notes()),
             unsorted_steps=opened.unsorted,
             repeated_rows=counts.repeated,
         )
