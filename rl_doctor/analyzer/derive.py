@@ -95,7 +95,19 @@ def segment_extremes(values: Floats, splits: NDArray[np.int64]) -> tuple[Floats,
 
 def per_sequence_sums(batch: Batch, values: NDArray[Any]) -> Floats:
     """Sum of selected ``values`` ``[n_selected]`` per sequence, ``[n_sequences]``."""
-    return segment_sums(values, selected_splits(batch))
+    rows, starts = _filled(batch)
+    sums = np.zeros(batch.n_sequences, np.float64)
+    if rows.size:
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums[rows] = np.add.reduceat(values, starts, dtype=np.float64)
+    return sums
+
+
+@derived
+def _filled(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sequences with a selected token, and where their selected tokens start."""
+    rows = np.flatnonzero(per_sequence_counts(batch))
+    return rows, selected_splits(batch)[rows]
 
 
 @derived

@@ -183,14 +183,14 @@ class _Fold:
         self._rollout_states: dict[int, dict[Reduction, Any]] = {}
         self._first_steps: dict[int, int] = {}
         self._mark_first = any(FIRST_STEP in (*r.needs, *r.optional) for r in self._token)
-        names = {name for r in self._rollout for name in (*r.needs, *r.optional)}
-        columns, values = requirements(names)
+        names = {part for r in self._rollout for name in (*r.needs, *r.optional) for part in name.split("|")}
+        values = requirements(names)[1]
         computed = [
             sequence_values()[name]
             for name in sorted(values)
             if not lacking(sequence_values()[name].needs, source.columns, source.info.config)
         ]
-        self._rollouts = Rollouts(source.info, columns, computed)
+        self._rollouts = Rollouts(source.info, names - values, computed)
         base = requirements({name for r in stored for name in (*r.needs, *r.optional)})[0]
         base |= requirements(name for value in computed for name in (*value.needs, *value.optional))[0]
         base |= {"is_padding"} | (KEYS if self._rollout else set())

@@ -19,11 +19,15 @@ class Groups:
         rows: int64 ``[n]``, the row of the batch that each value stands in.
         values: float64 ``[n]``.
         splits: int64 ``[groups + 1]``.
+        centred: float64 ``[n]``, each value minus the mean of its group; exactly 0 where all values of a group are equal.
+        squares: float64 ``[groups]``, sum of ``centred`` squared.
     """
 
     rows: NDArray[np.int64]
     values: Floats
     splits: NDArray[np.int64]
+    centred: Floats
+    squares: Floats
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -44,16 +48,6 @@ class Groups:
         """A value per group ``[groups]`` at each row of it ``[n]``."""
         return np.repeat(of_groups, self.sizes)
 
-    def centred(self) -> Floats:
-        """Each value minus the mean of its group, ``[n]``; exactly 0 where all values of a group are equal."""
-        means = np.clip(segment_sums(self.values, self.splits) / self.sizes, self.low, self.high)
-        return self.values - self.spread(means)
-
-    def squares(self) -> Floats:
-        """Sum of squared deviations from the mean per group, ``[groups]``."""
-        centred = self.centred()
-        return segment_sums(centred * centred, self.splits)
-
 
 def groups(batch: Batch, name: str) -> Groups:
     """The rows with a group and a known value in column ``name``, grouped; computed once per batch."""
@@ -70,4 +64,8 @@ def _group(names: NDArray[np.object_], values: Floats) -> Groups:
     order = np.lexsort((values[rows], code))
     rows, code = rows[order], code[order]
     starts = np.flatnonzero(np.r_[True, code[1:] != code[:-1]]) if len(rows) else np.empty(0, np.int64)
-    return Groups(rows, values[rows], np.append(starts, len(rows)))
+    splits = np.append(starts, len(rows))
+    ordered = values[rows]
+    means = np.clip(segment_sums(ordered, splits) / np.diff(splits), ordered[splits[:-1]], ordered[splits[1:] - 1])
+    centred = ordered - np.repeat(means, np.diff(splits))
+    return Groups(rows, ordered, splits, centred, segment_sums(centred * centred, splits))

@@ -23,20 +23,29 @@ _SEVERAL: Final = "over the sequences with a token trained on, groups of one lef
 def _scaled(batch: Batch, scope: str, ddof: int, eps: float) -> Floats:
     """GRPO's advantage per grouped row, in the order of ``groups(batch, "reward")``."""
     found = groups(batch, "reward")
-    if scope == "group":
-        deviation = found.spread(estimators.group_deviation(found.squares(), found.sizes, ddof))
-    else:
-        deviation = np.full(len(found.values), std(moments(found.values), ddof))
-    return estimators.grpo_advantage(found.centred(), deviation, eps)
+    key = ("deviation", scope, ddof)
+    if key not in batch.scratch:
+        if scope == "group":
+            batch.scratch[key] = found.spread(estimators.group_deviation(found.squares, found.sizes, ddof))
+        else:
+            batch.scratch[key] = np.full(len(found.values), std(moments(found.values), ddof))
+    return estimators.grpo_advantage(found.centred, batch.scratch[key], eps)
 
 
 def _rloo(batch: Batch) -> Floats:
     found = groups(batch, "reward")
-    return estimators.rloo_advantage(found.centred(), np.repeat(found.sizes, found.sizes))
+    return estimators.rloo_advantage(found.centred, np.repeat(found.sizes, found.sizes))
 
 
 def _dr_grpo(batch: Batch) -> Floats:
-    return estimators.dr_grpo_advantage(groups(batch, "reward").centred())
+    return estimators.dr_grpo_advantage(groups(batch, "reward").centred)
+
+
+def _whitened_rloo(batch: Batch, ddof: int, eps: float) -> Floats:
+    """RLOO's advantage, standardised over the whole batch."""
+    plain = _rloo(batch)
+    sums = moments(plain)
+    return estimators.grpo_advantage(plain - sums[0].mean, np.full(len(plain), std(sums, ddof)), eps)
 
 
 def _configured(batch: Batch) -> Floats | None:
@@ -44,12 +53,14 @@ def _configured(batch: Batch) -> Floats | None:
     config = batch.info.config
     if config.adv_estimator == "dr_grpo" or (config.adv_estimator == "grpo" and config.adv_norm == "none"):
         return _dr_grpo(batch)
-    if config.adv_estimator == "rloo":
+    if config.adv_estimator == "rloo" and config.adv_norm in (None, "none"):
         return _rloo(batch)
+    if config.adv_ddof is None or config.adv_eps is None:
+        return None
+    if config.adv_estimator == "rloo" and config.adv_norm == "batch":
+        return _whitened_rloo(batch, config.adv_ddof, config.adv_eps)
     scope = config.adv_norm or "group"
     if config.adv_estimator != "grpo" or scope not in ("group", "batch"):
-        return None
-    if config.adv_ddof is None or config.adv_eps is None:
         return None
     return _scaled(batch, scope, config.adv_ddof, config.adv_eps)
 

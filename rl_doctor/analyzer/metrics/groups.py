@@ -37,7 +37,7 @@ def _signal(batch: Batch) -> Sums:
     low, high = found.low[several], found.high[several]
     if low.size == 0:
         return Sums()
-    deviation = group_deviation(found.squares(), found.sizes, 1)[several]
+    deviation = group_deviation(found.squares, found.sizes, 1)[several]
     smallest, largest = found.values.min(), found.values.max()
     bound = max(NEAR_ZERO * (largest - smallest), ROUNDING * max(abs(smallest), abs(largest)))
     equal = low == high
@@ -51,7 +51,7 @@ def _signal(batch: Batch) -> Sums:
 @reduction(zero=Sum(), needs=_NEEDS, level="rollout")
 def _deviation(batch: Batch) -> Sum:
     found = groups(batch, "reward")
-    deviation = group_deviation(found.squares(), found.sizes, 1)
+    deviation = group_deviation(found.squares, found.sizes, 1)
     return Sum.of(deviation[found.sizes > 1])
 
 

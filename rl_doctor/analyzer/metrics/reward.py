@@ -82,7 +82,7 @@ def _components(columns: tuple[str, ...]) -> Iterable[Metric]:
         for column in columns:
             grouped = groups(batch, column)
             weight = weights.get(column.removeprefix(REWARD_COMPONENT_PREFIX), 1.0)
-            parts.append(Sum.of(weight * weight * grouped.squares(), len(grouped.values)))
+            parts.append(Sum.of(weight * weight * grouped.squares, len(grouped.values)))
         return Sums(tuple(parts))
 
     for index, column in enumerate(columns):

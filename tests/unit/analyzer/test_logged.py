@@ -1,0 +1,64 @@
+"""Scalars from the trainer's own log."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rl_doctor.analyzer.engine import analyze
+from rl_doctor.analyzer.logged import NATIVE_NAMES
+from rl_doctor.schema import RunConfig
+from tests.unit.analyzer.memory import MemoryRun, log
+
+
+@pytest.mark.parametrize(("column", "name"), [(column, name) for column, names in NATIVE_NAMES.items() for name in names])
+def test_every_trainers_name_is_known(column: str, name: str) -> None:
+    run = MemoryRun([], logged=log({name: {2: 0.5, 1: 0.25}, "loss": {1: 7.0}}))
+    series = analyze(run, [f"optim.{column}"]).series[f"optim.{column}"]
+    assert (series.steps.tolist(), series.values.tolist(), series.counts.tolist()) == ([1, 2], [0.25, 0.5], [1, 1])
+
+
+def test_scalars_exist_beside_tokens_and_on_their_own_steps() -> None:
+    rows = [{"step": step, "logprob": [-1.0], "old_logprob": [-1.0]} for step in (1, 2, 3)]
+    run = MemoryRun(rows, RunConfig(max_grad_norm=1.0), logged=log({"actor/grad_norm": {2: 4.0}, "actor/lr": {1: 1e-6}}))
+    found = analyze(run)
+    assert found.series["policy.ratio_mean"].steps.tolist() == [1, 2, 3]
+    assert found.series["optim.grad_norm"].steps.tolist() == [2]
+    assert found.series["optim.clip_coef"].values[0] == pytest.approx(1 / (4 + 1e-6))
+    assert found.series["optim.learning_rate"].values.tolist() == [1e-6]
+
+
+def test_columns_of_the_run_come_before_the_log() -> None:
+    rows = [{"step": 1, "grad_norm": value} for value in (2.0, 4.0, math.nan)]
+    run = MemoryRun(rows, logged=log({"grad_norm": {1: 9.0}}))
+    found = analyze(run, ["optim.grad_norm", "optim.grad_norm_max"]).series
+    assert [series.values.tolist() for series in found.values()] == [[3.0], [4.0]]
+
+
+def test_nan_is_a_null_in_a_row_but_a_value_in_a_log() -> None:
+    in_row = analyze(MemoryRun([{"step": 1, "grad_norm": math.nan}]), ["optim.grad_norm"]).series["optim.grad_norm"]
+    in_log = analyze(MemoryRun([], logged=log({"grad_norm": {1: math.nan}})), ["optim.grad_norm"]).series["optim.grad_norm"]
+    assert (in_row.counts.tolist(), in_log.counts.tolist()) == ([0], [1])
+    assert np.isnan(in_log.values).all()
+
+
+def test_a_metric_that_cannot_be_recomputed_is_taken_from_the_log_under_its_canonical_name() -> None:
+    run = MemoryRun(
+        [], logged=log({"policy.entropy": {3: 1.5, 1: 2.0}, "reward.component.fmt.mean": {1: 0.1}, "entropy": {1: 9.0}})
+    )
+    found = analyze(run, ["policy.entropy", "reward.component.fmt.mean", "reward.mean"])
+    assert found.series["policy.entropy"].values.tolist() == [2.0, 1.5]
+    assert found.series["reward.component.fmt.mean"].values.tolist() == [0.1]
+    assert found.missing == {"reward.mean": ("reward",)}
+
+
+def test_a_metric_that_can_be_recomputed_is() -> None:
+    run = MemoryRun([{"step": 1, "entropy": [0.5]}], logged=log({"policy.entropy": {1: 99.0}}))
+    assert analyze(run, ["policy.entropy"]).series["policy.entropy"].values.tolist() == [0.5]
+
+
+def test_nothing_logged() -> None:
+    found = analyze(MemoryRun([]), ["optim.grad_norm", "optim.clip_coef"])
+    assert found.missing == {"optim.grad_norm": ("grad_norm",), "optim.clip_coef": ("config.max_grad_norm", "grad_norm")}
