@@ -173,10 +173,10 @@ class Recorder:
                 if self._step is not None and status is not None:
                     self._end(self._step)
                 self._backlog.put(Stop())
-                if self._thread is not None:
-                    self._thread.join(_CLOSE_SECONDS)
-                    if self._thread.is_alive():
-                        self.guard.fail(f"the writer was not done {_CLOSE_SECONDS:.0f} s after the end")
+            if self._thread is not None:
+                self._thread.join(_CLOSE_SECONDS)
+                if self._thread.is_alive():
+                    self.guard.fail(f"the writer was not done {_CLOSE_SECONDS:.0f} s after the end")
             if self._writer is not None and not self.guard.failed.is_set():
                 self._writer.close(status)
         self._closed = True

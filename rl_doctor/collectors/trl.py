@@ -15,6 +15,7 @@ from rl_doctor.collectors.attach import open_ranks
 from rl_doctor.collectors.recorder import Recorder
 from rl_doctor.collectors.trl_config import describe
 from rl_doctor.errors import UsageError
+from rl_doctor.schema import ROLES
 
 _FIRST_VERSION: Final = (1, 16)
 _END_VERSION: Final = (2, 0)
@@ -22,6 +23,8 @@ _ALGORITHMS: Final = {"GRPOTrainer": "grpo", "RLOOTrainer": "rloo"}
 _ROW: Final = "rl_doctor_row"
 _OLD: Final = "rl_doctor_old_logprob"
 _REF: Final = "rl_doctor_ref_logprob"
+_ASSISTANT: Final = ROLES.index("assistant")
+_TOOL: Final = ROLES.index("tool")
 _FLUSH_SECONDS: Final = 60.0
 
 
@@ -255,6 +258,7 @@ class Hooks:
             "advantage": inputs["advantages"],
             "ref_logprob": inputs.get("ref_per_token_logps" if self._algorithm == "grpo" else _REF),
             "rollout_logprob": inputs.get("sampling_per_token_logps"),
+            "role": None if tool_mask is None else tool_mask * (_ASSISTANT - _TOOL) + _TOOL,
             "is_weight": inputs.get("importance_sampling_ratio"),
             "num_items_in_batch": inputs.get("num_items_in_batch"),
             "grad_accumulation": int(trainer.current_gradient_accumulation_steps),

@@ -15,7 +15,14 @@ def values(step: int, microbatch: int) -> np.ndarray:
     return np.full((8, 64), -(step + microbatch / 4), np.float32)
 
 
+def say(step: int) -> None:
+    """Tell the parent which step is the last on disk."""
+    sys.stdout.write(f"{step}\n")
+    sys.stdout.flush()
+
+
 if __name__ == "__main__":
+    say(0)
     recorder = Recorder(sys.argv[1], info={"trainer": "custom"})
     for step in itertools.count(1):
         for microbatch in range(3):
@@ -26,5 +33,4 @@ if __name__ == "__main__":
         recorder.log_metrics(step, {"loss": float(step)})
         recorder.end_step(step)
         if recorder.flush():
-            sys.stdout.write(f"{step}\n")
-            sys.stdout.flush()
+            say(step)

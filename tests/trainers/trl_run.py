@@ -21,7 +21,7 @@ DEFAULTS: dict[str, Any] = {
     "detach_at": None,  # optimizer step at which the recorder is detached
     "rewards": ["short", "vowels"],
     "args": {},  # further arguments of the trainer's configuration
-    "evaluate": False,
+    "rollout": False,  # sample by a function of our own that inserts tokens of an environment
     "recorder": {},  # further arguments of attach
 }
 TEXTS = [
@@ -77,6 +77,30 @@ def vowels(completions: list[str], **_: Any) -> list[float | None]:
     return [sum(c in "aeiou" for c in text) / len(text) if text else None for text in completions]
 
 
+def rollout(prompts: list[str], trainer: Any) -> dict[str, list[Any]]:
+    """Answers of six tokens of which the third and fourth come from an environment."""
+    prompt_ids = [trainer.processing_class(prompt)["input_ids"] for prompt in prompts]
+    completion_ids = [[10 + number % 7, 20, 50, 50, 30 + number % 5, 1] for number in range(len(prompts))]
+    return {
+        "prompt_ids": prompt_ids,
+        "completion_ids": completion_ids,
+        "logprobs": [[-0.5 - 0.125 * position for position in range(6)] for _ in prompts],
+        "env_mask": [[1, 1, 0, 0, 1, 1] for _ in prompts],
+    }
+
+
+def weigh(trainer: Any) -> None:
+    """Hand the loss an importance weight per sequence, as correction for another sampler does."""
+    original = trainer._generate_and_score_completions
+
+    def weighed(inputs: Any) -> Any:
+        output = original(inputs)
+        output["importance_sampling_ratio"] = output["advantages"].new_full((len(inputs), 1), 0.75)
+        return output
+
+    trainer._generate_and_score_completions = weighed
+
+
 def recorded_methods() -> tuple[str, ...]:
     """The methods that a recorder wraps."""
     from rl_doctor.collectors.trl import Hooks
@@ -108,8 +132,11 @@ def main(options: dict[str, Any]) -> None:
         train_dataset=dataset,
         eval_dataset=dataset.select(range(4)),
         processing_class=words,
+        **({"rollout_func": rollout} if options["rollout"] else {}),
     )
-    recorder, before = None, set(vars(trainer))
+    if options["rollout"]:
+        weigh(trainer)
+    recorder, before = None, dict(vars(trainer))
     if options["record"]:
         import rl_doctor
 
@@ -125,8 +152,6 @@ def main(options: dict[str, Any]) -> None:
 
     trainer.add_callback(Act())
     trainer.train()
-    if options["evaluate"]:
-        trainer.evaluate()
     if recorder is not None:
         recorder.detach()
     weights = hashlib.sha256()
@@ -137,7 +162,7 @@ def main(options: dict[str, Any]) -> None:
             "weights": weights.hexdigest(),
             "log": trainer.state.log_history,
             "rng": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(),
-            "left": sorted(name for name in set(vars(trainer)) - before if name in recorded_methods()),
+            "left": [name for name in recorded_methods() if vars(trainer).get(name) is not before.get(name)],
             "reason": None if recorder is None else recorder.guard.reason,
             "dropped": None if recorder is None else recorder.dropped_steps,
         }

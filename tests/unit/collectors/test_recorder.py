@@ -300,6 +300,7 @@ class TestFailures:
         one_error(caplog, "judge failed")
         assert status(tmp_path / "run") == "detached"
 
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     def test_writer_thread_died(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         def on_part(_: tuple[int, ...]) -> None:
             raise SystemExit
