@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Told after each batch how many sequences were read, and of how many."""
 
-_LABELS: Final = frozenset({
-    "sequence", "step", "rollout_step", "epoch", "minibatch", "microbatch", "rank", "window", "uid", "group", "session_id",
-    "data_source", "is_padding", "pair", "pack_index", "left_padding", "stored_length",
-})  # fmt: skip
-"""Columns that say which row it is. A run that has nothing else, or only NaN, holds nothing to judge."""
+_SCHEDULED: Final = frozenset({"learning_rate", "grad_norm"})
+"""Numbers of the optimizer, which say nothing about what was trained on."""
 
 
 def check(
@@ -62,21 +59,21 @@ def check(
     asked = {name for rule in chosen for name in (*rule.needs, *rule.optional)}
     plan = reconcile.plan(run.info, run.columns, run.metrics())
     analysis = analyze(reading, sorted(name for name in asked if name in known or name.endswith(".")), plan.metrics)
-    reading.refuse_if_blank()
+    blank = reading.blank()
     comparisons = reconcile.compare(plan, analysis.series)
     view = View(run.info, analysis.series, analysis.missing, run.facts, comparisons, plan.reason)
     results = run_rules(chosen, view)
-    return Report(summary(run), results, __version__, SCHEMA_VERSION, _now(), required)
+    return Report(_summary(run, blank), results, __version__, SCHEMA_VERSION, _now(), required)
 
 
-def summary(run: Run) -> RunSummary:
-    """What a report says about the run itself."""
+def _summary(run: Run, blank: Sequence[str]) -> RunSummary:
     from rl_doctor.report.model import RunSummary
 
     info, facts = run.info, run.facts
+    told = (f"not one finite number in {', '.join(blank)}: counted as not recorded",) if blank else ()
     return RunSummary(
         str(run.path), info.trainer, info.trainer_version, info.algorithm, facts.first_step, facts.last_step, facts.sequences,
-        facts.tokens, facts.skipped_parts, facts.unknown_columns, facts.notes, facts.renamed_columns,
+        facts.tokens, facts.skipped_parts, facts.unknown_columns, (*facts.notes, *told), facts.renamed_columns,
     )  # fmt: skip
 
 
@@ -93,13 +90,13 @@ def _now() -> str:
 
 
 class _Reading:
-    """A run as the engine reads it: tells how far it is, and notes whether any value in it is a number."""
+    """A run as the engine reads it: tells how far it is, and notes which columns hold a finite number."""
 
     def __init__(self, run: Run, progress: Progress | None) -> None:
         self._run = run
         self._progress = progress
+        self._finite: set[str] = set()
         self._blank: set[str] = set()
-        self._telling = False
 
     @property
     def info(self) -> RunInfo:
@@ -115,8 +112,7 @@ class _Reading:
     def batches(self, columns: Collection[str]) -> Iterator[Batch]:
         done = 0
         for batch in self._run.batches(columns):
-            if not self._telling:
-                self._look(batch)
+            self._look(batch)
             yield batch
             done += batch.n_sequences
             if self._progress is not None:
@@ -125,17 +121,26 @@ class _Reading:
     def _look(self, batch: Batch) -> None:
         import numpy as np
 
-        for name in set(batch.columns) - _LABELS:
+        for name in set(batch.columns) - self._finite:
             values = batch.columns[name]
             if values.size and (values.dtype.kind != "f" or bool(np.isfinite(values).any())):
-                self._telling = True
-                return
-            self._blank.add(name)
+                self._finite.add(name)
+                self._blank.discard(name)
+            else:
+                self._blank.add(name)
 
-    def refuse_if_blank(self) -> None:
-        """Refuse a run whose columns were read and hold no finite number."""
+    def blank(self) -> list[str]:
+        """Columns that were read and hold not one finite number.
+
+        Raises:
+            NothingToJudgeError: that is true of every column of numbers, and the trainer logged nothing either.
+        """
         from rl_doctor.errors import NothingToJudgeError
+        from rl_doctor.schema import column
 
-        if self._blank and not self._telling and not len(self._run.metrics()):
-            names = ", ".join(sorted(self._blank))
-            raise NothingToJudgeError(f"{self._run.path}: nothing to judge: no value is a finite number in {names}")
+        numbers = {name for name in self._finite if (known := column(name)) is not None and known.dtype.startswith("float")}
+        if self._blank and not numbers - _SCHEDULED and not len(self._run.metrics()):
+            raise NothingToJudgeError(
+                f"{self._run.path}: nothing to judge: not one finite number in {', '.join(sorted(self._blank))}"
+            )
+        return sorted(self._blank)

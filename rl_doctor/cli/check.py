@@ -56,6 +56,7 @@ def command(
     """
     from rl_doctor.cli.selecting import choose_rules
     from rl_doctor.report.model import exit_code
+    from rl_doctor.report.wording import why_not_judged
 
     files = [_output(item) for item in output or ()]
     rules, required = choose_rules(select or (), ignore or (), require or ())
@@ -64,6 +65,8 @@ def command(
     for report in reports:
         if report.failure is not None:
             complain(report.failure.message)
+        elif report.exit_code(fail_on.value) == 3:
+            complain(f"{report.run.path}: {why_not_judged(report)}")
     for form, path in files:
         write_file(path, render(reports, form, fail_on.value))
     raise typer.Exit(exit_code(reports, fail_on.value))

@@ -13,7 +13,7 @@ NAME: Final = "explain"
 
 
 def command(rule: Annotated[str, typer.Argument(metavar="CODE", help="Code or name of a rule.")]) -> None:
-    """Explain a rule: what it computes, its limits and causes, what to do.
+    """Explain a rule: limits, causes, what to do.
 
     CODE is a code such as RLD102, or a name such as rollout-train-mismatch.
     """

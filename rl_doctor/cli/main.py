@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -17,6 +17,9 @@ from rl_doctor.errors import DoctorError
 TRACEBACK_VARIABLE = "RL_DOCTOR_TRACEBACK"
 """Set to 1, it shows the traceback of an unexpected error."""
 
+VERBS: Final = (check, explain, rules, metrics, pack, demo)
+"""Modules with a ``NAME`` and a ``command``, in the order of the help."""
+
 app = typer.Typer(
     name="rl-doctor",
     help="Find out why an LLM post-training run (PPO, GRPO, DAPO, RLOO ...) is failing.",
@@ -24,9 +27,9 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (check, explain, rules, metrics, pack, demo):
+for verb in VERBS:
     app.command(verb.NAME)(verb.command)
 
 

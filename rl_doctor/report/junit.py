@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from rl_doctor.report.model import SEVERITY_ORDER, FailOn, Finding, Report, Result
-from rl_doctor.report.wording import number, place, printable, steps
+from rl_doctor.report.wording import number, place, printable, steps, why_not_judged
 
 _JUDGED = "something could be judged"
 
@@ -32,7 +32,7 @@ def _suite(report: Report, fail_on: FailOn) -> ET.Element:
     if report.failure is not None:
         cases.append(_error_case(path, "run is readable", printable(report.failure.message)))
     elif report.exit_code(fail_on) == 3:
-        cases.append(_error_case(path, _JUDGED, "no rule that was asked for had what it needs; see the skipped ones"))
+        cases.append(_error_case(path, _JUDGED, why_not_judged(report)))
     suite = ET.Element("testsuite", name=path, timestamp=report.created_at[:19])
     suite.set("tests", str(len(cases)))
     for key, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):

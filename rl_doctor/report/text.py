@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rl_doctor.report.diagnosis import by_urgency
 from rl_doctor.report.model import Evidence, FailOn, Finding, Report, Result, RunSummary, exit_code
-from rl_doctor.report.wording import count, number, place, printable, steps
+from rl_doctor.report.wording import count, number, place, printable, steps, why_not_judged
 
 _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 _LABEL_WIDTH: Final = 13
@@ -73,7 +73,7 @@ def _report(console: Console, report: Report, fail_on: FailOn) -> None:
         _rows(console, skipped)
     console.print()
     if (code := report.exit_code(fail_on)) == 3:
-        console.print(Text(_why_not_judged(report), "bold yellow"))
+        console.print(Text(f"{why_not_judged(report)}.", "bold yellow"))
     console.print(Text(f"{_counts(report)}; exit {code}", "bold"))
     console.print()
 
@@ -176,14 +176,6 @@ def _skipped(results: Iterable[Result]) -> list[tuple[str, str]]:
     for reason, lines in reasons.items():
         rows += _labelled(reason, lines)
     return rows
-
-
-def _why_not_judged(report: Report) -> str:
-    answered = {key for result in report.results if result.outcome in {"passed", "found"} for key in (result.code, result.name)}
-    unanswered = [key for key in report.required if key not in answered]
-    if unanswered:
-        return f"Required, but not judged: {', '.join(unanswered)}."
-    return "Nothing could be judged: no rule had what it needs."
 
 
 def _counts(report: Report) -> str:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from rl_doctor.report.model import Report
+
 
 def number(value: float, unit: str = "1") -> str:
     """The value with four significant digits and its unit; ``1`` is the unit of plain ratios and is not written."""
@@ -41,3 +43,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text)
+
+
+def why_not_judged(report: Report) -> str:
+    """Why a report that is no pass has nothing to say (exit code 3)."""
+    answered = {key for result in report.results if result.outcome in {"passed", "found"} for key in (result.code, result.name)}
+    if unanswered := [key for key in report.required if key not in answered]:
+        return f"required, but not judged: {', '.join(unanswered)}"
+    return "nothing could be judged: no rule that measures had what it needs"

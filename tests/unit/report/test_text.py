@@ -68,8 +68,8 @@ def test_several_runs_end_with_the_worst_exit_code() -> None:
 
 
 def test_nothing_judged_is_said_in_words() -> None:
-    assert "Nothing could be judged" in text.render([BLANK])
-    assert "Required, but not judged: RLD205" in text.render([replace(FULL, results=RESULTS[5:], required=("RLD205",))])
+    assert "nothing could be judged: no rule" in text.render([BLANK])
+    assert "required, but not judged: RLD205." in text.render([replace(FULL, results=RESULTS[5:], required=("RLD205",))])
     assert "No findings." in text.render([CLEAN])
     assert "No findings." not in text.render([BLANK])
 

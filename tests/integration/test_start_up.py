@@ -1,0 +1,80 @@
+"""What starting costs: the modules that are imported, and the CPU time of real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.bad_input import rows, write
+
+HEAVY = {"torch", "pandas", "streamlit", "plotly", "scipy", "transformers", "pyarrow.dataset"}
+TRIES = 12
+"""Processes to measure; the fastest counts, as others work on the machine at the same time."""
+
+
+def modules_after(code: str) -> set[str]:
+    """Modules that a fresh interpreter has after the code."""
+    script = (
+        f"import sys, json\ntry:\n    {code}\nexcept SystemExit:\n    pass\nsys.stderr.write(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    return set(json.loads(done.stderr))
+
+
+def command(*arguments: object) -> str:
+    return f"from rl_doctor.cli.main import main; main({[str(argument) for argument in arguments]!r})"
+
+
+def cpu_seconds(*arguments: object, enough: float) -> float:
+    """Least CPU time of several runs of the command, user and system; stops at one that is quick enough."""
+    least = float("inf")
+    for _ in range(TRIES):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "rl_doctor", *map(str, arguments)],
+            stdout=subprocess.DEVNULL,
+            check=True,
+            timeout=120,
+            env={key: value for key, value in os.environ.items() if not key.startswith("COV")},
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        least = min(least, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        if least <= enough:
+            break
+    return least
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("start_up") / "small.parquet", rows())
+
+
+def test_the_package_imports_nothing_heavy() -> None:
+    loaded = modules_after("import rl_doctor")
+    assert not loaded & (HEAVY | {"numpy", "pyarrow", "typer", "rich", "pydantic"})
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["--version"]])
+def test_help_imports_neither_numpy_nor_pyarrow_nor_rich(arguments: list[str]) -> None:
+    loaded = modules_after(command(*arguments))
+    assert not loaded & (HEAVY | {"numpy", "pyarrow", "rich"})
+
+
+def test_a_check_imports_nothing_heavy(small_run: Path) -> None:
+    loaded = modules_after(command("check", small_run))
+    assert "pyarrow.parquet" in loaded
+    assert not loaded & HEAVY
+
+
+def test_help_takes_a_third_of_a_second() -> None:
+    assert cpu_seconds("--help", enough=0.35) <= 0.35
+
+
+def test_a_cold_check_of_a_small_run_takes_less_than_a_second(small_run: Path) -> None:
+    assert cpu_seconds("check", small_run, enough=0.7) <= 0.7
