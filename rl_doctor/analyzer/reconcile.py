@@ -154,7 +154,7 @@ def _windowed(item: Logged, chosen: Plan, series: Mapping[str, Series]) -> Compa
     ends, logged = chosen.log.series(item.name)
     keep = np.isfinite(logged)
     ends, logged = ends[keep], logged[keep]
-    starts = _starts(ends, chosen)
+    starts = ends - 1 if item.window == "step" else _starts(ends, chosen)
     inside = np.searchsorted(total.steps, np.stack([starts, ends]), side="right")
     sums = [_between(part.values, inside) for part in (total, number, tolerance)]
     values, slack = _reduce(item.window, sums, ends - starts)

@@ -84,30 +84,22 @@ def test_the_update_does_something(recorded: Recorded) -> None:
 def test_advantages_follow_from_the_rewards(recorded: Recorded) -> None:
     _, run = recorded
     native = run.info.config.native or {}
-    rows: dict[str, dict[str, tuple[float, float]]] = {}
-    for batch in run.batches(["uid", "group", "rollout_step", "reward", "advantage"]):
-        first = batch.splits[:-1]
-        stored = np.flatnonzero(np.diff(batch.splits))
-        for row in stored.tolist():
-            generation = str(batch.columns["rollout_step"][row])
-            advantage, reward = float(batch.columns["advantage"][first[row]]), float(batch.columns["reward"][row])
-            rows.setdefault(f"{generation}", {})[f"{batch.columns['group'][row]}/{batch.columns['uid'][row]}"] = (
-                reward,
-                advantage,
-            )
-    checked = 0
-    for generation in rows.values():
-        keys = sorted(generation)
-        rewards = np.array([generation[key][0] for key in keys])
-        actual = np.array([generation[key][1] for key in keys])
-        if len(keys) != native["generation_batch_size"]:
-            continue  # some of its rows were never trained on, or have no token in the loss
-        groups = np.array([key.split("/")[0] for key in keys])
+    generations: dict[int, dict[str, tuple[str, float, float]]] = {}
+    for batch in run.batches(["uid", "group", "rollout_step", "reward", "advantage", "response_mask"]):
+        for row in range(batch.n_sequences):
+            tokens = slice(batch.splits[row], batch.splits[row + 1])
+            used = set(batch.columns["advantage"][tokens][batch.columns["response_mask"][tokens]].tolist())
+            assert len(used) <= 1
+            uid, group, reward = (batch.columns[name][row] for name in ("uid", "group", "reward"))
+            rows = generations.setdefault(int(batch.columns["rollout_step"][row]), {})
+            rows[uid] = (group, float(reward), used.pop() if used else np.nan)
+    whole = [rows for rows in generations.values() if len(rows) == native["generation_batch_size"]]
+    assert whole
+    for rows in whole:
+        groups, rewards, actual = (np.array(column) for column in zip(*rows.values(), strict=True))
         expected = advantages(rewards, groups, native, run.info.algorithm or "")
-        size = np.abs(rewards).mean() / (1e-4 if native.get("scale_rewards") != "none" and np.ptp(rewards) < 1e-3 else 1.0)
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=10 * EXACT * max(size, 1.0))
-        checked += 1
-    assert checked or native.get("mask_truncated_completions")
+        trained = ~np.isnan(actual)
+        np.testing.assert_allclose(actual[trained], expected[trained], rtol=1e-5, atol=1e-5)
 
 
 def advantages(rewards: Any, groups: Any, native: Any, algorithm: str) -> Any:

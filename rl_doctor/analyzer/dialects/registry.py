@@ -55,7 +55,7 @@ def entry(value: float, tolerance: float = 0.0) -> Entries:
     return Entries() if math.isnan(value) else Entries(value, 1, tolerance)
 
 
-Window = Literal["mean", "per_step"]
+Window = Literal["mean", "per_step", "step"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +69,7 @@ class Logged:
         reduction: what is folded per step or per generation batch.
         entries: State -> Entries of that step or generation batch.
         window: how the entries since the last log become one number: "mean" over entries, "per_step" their sum over the
-            number of steps.
+            number of steps, "step" the mean over entries of the logged step alone.
     """
 
     name: str

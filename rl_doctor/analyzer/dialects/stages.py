@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats
-from rl_doctor.analyzer.dialects.registry import TOLERANCE, UNKNOWN, Entries, entry
+from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums
+from rl_doctor.analyzer.dialects.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, entry
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.analyzer.states import Keyed, Sum, Sums
 from rl_doctor.store.batch import Batch
 
-MICROBATCH: tuple[str, ...] = ("rollout_step", "epoch", "minibatch", "microbatch")
+Flags = NDArray[np.bool_]
+
+MICROBATCH: Final = ("rollout_step", "epoch", "minibatch", "microbatch")
 """Columns that tell the micro-batches of a step apart, the same on every rank."""
+MICROBATCH_OF_RANK: Final = ("rank", *MICROBATCH)
+"""Columns that tell the micro-batches of a step apart, each rank's for itself."""
+MINIBATCH: Final = ("rollout_step", "epoch", "minibatch")
+"""Columns that tell the mini-batches of a step apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,13 +69,12 @@ def keyed_rows(batch: Batch, columns: Iterable[str]) -> Iterator[tuple[tuple[int
 
 
 def sums_by(
-    *shares: Callable[[Batch], Shares], needs: tuple[str, ...], optional: tuple[str, ...] = (), per_rank: bool = False
+    columns: tuple[str, ...], *shares: Callable[[Batch], Shares], needs: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> Reduction:
-    """A token reduction: per micro-batch (and rank) the sums of each of ``shares``, whose averages are added up.
+    """A token reduction: for each combination of ``columns`` the sums of each of ``shares``, whose averages are added up.
 
     The ``Sums`` hold numerators, magnitudes and slack of each, and last grad_accumulation over the rows.
     """
-    columns = ("rank", *MICROBATCH) if per_rank else MICROBATCH
 
     def partial(batch: Batch) -> Keyed:
         parts = [share(batch) for share in shares]
@@ -84,7 +90,7 @@ def sums_by(
             groups[key] = Sums((*sums, Sum.of(accumulation[rows].astype(np.float64))))
         return Keyed(groups)
 
-    return Reduction(partial, Keyed({}), ("microbatch", *needs), (*columns, "grad_accumulation", *optional), "token")
+    return Reduction(partial, Keyed({}), (columns[-1], *needs), (*columns, "grad_accumulation", *optional), "token")
 
 
 def _averages(sums: Sums) -> tuple[float, float]:
@@ -108,6 +114,18 @@ def means(expected_rows: int | None) -> Callable[[Keyed], Entries]:
     return entries
 
 
+def means_of_means(state: Keyed) -> Entries:
+    """One entry per mini-batch: the plain mean over ranks and micro-batches; keys are those of ``MICROBATCH_OF_RANK``."""
+    averages: dict[tuple[int, ...], list[tuple[float, float]]] = {}
+    for key, sums in state.groups.items():
+        averages.setdefault(key[1:-1], []).append(_averages(sums))
+    found = Entries()
+    for pairs in averages.values():
+        values, tolerances = zip(*pairs, strict=True)
+        found += entry(math.fsum(values) / len(pairs), math.fsum(tolerances) / len(pairs))
+    return found
+
+
 def sums_over_ranks(expected_rows: int | None, ranks: int) -> Callable[[Keyed], Entries]:
     """One entry per step: the sum over micro-batches of each rank's average, averaged over ranks; keys start with the rank."""
 
@@ -123,6 +141,34 @@ def sums_over_ranks(expected_rows: int | None, ranks: int) -> Callable[[Keyed], 
         return entry(value / ranks, tolerance / ranks)
 
     return entries
+
+
+def token_shares(
+    batch: Batch, values: NDArray[Any], magnitudes: Floats | None = None, slack: NDArray[np.bool_] | None = None
+) -> Shares:
+    """A mean over the selected tokens of ``values`` ``[n_selected]``."""
+    return Shares(
+        per_sequence_sums(batch, values),
+        per_sequence_sums(batch, np.abs(values) if magnitudes is None else magnitudes),
+        per_sequence_counts(batch),
+        None if slack is None else per_sequence_sums(batch, slack),
+    )
+
+
+def clip_flags(ratio: Floats, advantage: Floats, low: float, high: float) -> tuple[Flags, Flags, Flags]:
+    """Whether the clip range binds: below ``low`` with a negative advantage, above ``high`` with a positive one.
+
+    Returns:
+        Flags of (low, high, too close to the bound for float32 to tell), each ``[n]``.
+    """
+    near = np.abs(ratio - low) < 4 * EPSILON32 * max(low, 1.0)
+    near |= np.abs(ratio - high) < 4 * EPSILON32 * high
+    return (ratio < low) & (advantage < 0), (ratio > high) & (advantage > 0), near & (advantage != 0)
+
+
+def k3_size(x: Floats, value: Floats) -> Floats:
+    """Size of the summands of k3 ``value`` at ``x``: trainers evaluate exp(x) - x - 1 term by term in float32."""
+    return value + EPSILON32 / TOLERANCE * (np.exp(x) + np.abs(x) + 1.0)
 
 
 @dataclass(frozen=True, slots=True)

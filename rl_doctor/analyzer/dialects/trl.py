@@ -15,9 +15,21 @@ import numpy as np
 from rl_doctor.analyzer.derive import Floats, selected
 from rl_doctor.analyzer.dialects import trl_rollouts as rollouts
 from rl_doctor.analyzer.dialects.registry import Entries, Logged, at_least, dialect
-from rl_doctor.analyzer.dialects.stages import Shares, largest, means, ranges_by, smallest, sums_by, sums_over_ranks
+from rl_doctor.analyzer.dialects.stages import (
+    MICROBATCH,
+    MICROBATCH_OF_RANK,
+    Flags,
+    Shares,
+    largest,
+    means,
+    ranges_by,
+    smallest,
+    sums_by,
+    sums_over_ranks,
+    token_shares,
+)
 from rl_doctor.analyzer.dialects.trl_settings import Settings
-from rl_doctor.analyzer.dialects.trl_tokens import Flags, Terms, terms
+from rl_doctor.analyzer.dialects.trl_tokens import Terms, terms
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.schema import REWARD_COMPONENT_PREFIX, RunInfo
 from rl_doctor.store.batch import Batch
@@ -46,7 +58,7 @@ def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
     found = [_mean(settings, "entropy", "policy.entropy", "nat", _entropy, ("entropy",))]
     kl_needs = ("logprob", "ref_logprob", *(("old_logprob",) if settings.bias_corrected_kl else ()))
     if settings.beta:
-        found.append(_mean(settings, "kl", "ref.kl_k3", "nat", lambda t: t.token_shares(*t.kl), kl_needs))
+        found.append(_mean(settings, "kl", "ref.kl_k3", "nat", lambda t: token_shares(t.batch, *t.kl), kl_needs))
     if settings.loss_type in _CLIPPED:
         found += _clip_keys(settings, lambda t: t.clipped, Terms.flag_shares, Terms.fractions)
     if settings.loss_type == "cispo":
@@ -72,9 +84,7 @@ def rloo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
         needs = tuple(rollouts.value(name) for name in ("tokens", "reference_k1", "reference_k1_size"))
         found.append(_once(settings, "kl", "ref.kl_k1", "nat", rollouts.reference_k1, *needs))
     if "aux_loss" not in names:
-        loss = sums_by(
-            _of(settings, lambda t: t.summed_loss), needs=(*_RATIO, "advantage"), optional=("num_items_in_batch",), per_rank=True
-        )
+        loss = sums_by(MICROBATCH_OF_RANK, _of(settings, lambda t: t.summed_loss), needs=(*_RATIO, "advantage"))
         found.append(_loss(settings, loss))
     found.append(_zero_deviation(settings, by_group=True))
     return (*found, *_generation(settings, columns, names))
@@ -90,7 +100,7 @@ def _of(settings: Settings, shares: Callable[[Terms], Shares]) -> Callable[[Batc
 
 
 def _entropy(t: Terms) -> Shares:
-    return t.token_shares(selected(t.batch, "entropy"))
+    return token_shares(t.batch, selected(t.batch, "entropy"))
 
 
 def _flagged(t: Terms, which: int) -> Shares:
@@ -105,7 +115,7 @@ def _as_numbers(_terms: Terms, flags: Flags, near: Flags) -> tuple[Floats, Float
 def _mean(
     settings: Settings, name: str, metric: str | None, unit: str, shares: Callable[[Terms], Shares], needs: tuple[str, ...]
 ) -> Logged:
-    return Logged(name, metric, unit, sums_by(_of(settings, shares), needs=needs), means(settings.microbatch_rows))
+    return Logged(name, metric, unit, sums_by(MICROBATCH, _of(settings, shares), needs=needs), means(settings.microbatch_rows))
 
 
 def _clip_keys(
@@ -151,7 +161,7 @@ def _grpo_loss(settings: Settings, kl_needs: tuple[str, ...]) -> Logged:
     if settings.loss_type in {"dapo", "cispo"}:
         needs.append("num_items_in_batch")
     parts = (lambda t: t.loss_shares, *((lambda t: t.entropy_bonus,) if settings.entropy_coef else ()))
-    reduction = sums_by(*(_of(settings, part) for part in parts), needs=tuple(dict.fromkeys(needs)), per_rank=True)
+    reduction = sums_by(MICROBATCH_OF_RANK, *(_of(settings, part) for part in parts), needs=tuple(dict.fromkeys(needs)))
     return _loss(settings, reduction)
 
 

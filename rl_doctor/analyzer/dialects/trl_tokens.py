@@ -6,18 +6,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, selected
-from rl_doctor.analyzer.dialects.registry import EPSILON32
-from rl_doctor.analyzer.dialects.stages import Shares
+from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, selected, selected_splits
+from rl_doctor.analyzer.dialects.stages import Flags, Shares, clip_flags, k3_size, token_shares
 from rl_doctor.analyzer.estimators import k3
 
 if TYPE_CHECKING:
     from rl_doctor.analyzer.dialects.trl_settings import Settings
     from rl_doctor.store.batch import Batch
-
-Flags = NDArray[np.bool_]
 
 
 class Terms:
@@ -30,10 +26,6 @@ class Terms:
         self.batch = batch
         self.settings = settings
         self.counts = per_sequence_counts(batch)
-
-    def spread(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
-        """A per-sequence array as a per-token one."""
-        return np.repeat(values, self.counts)
 
     @cached_property
     def log_ratio(self) -> Floats:
@@ -59,11 +51,10 @@ class Terms:
 
     @cached_property
     def sequence_advantage(self) -> Floats:
-        """The advantage of each sequence, which all its tokens share; 0 where none is stored."""
-        first = self.batch.splits[:-1]
-        stored = np.diff(self.batch.splits) > 0
+        """The advantage of each sequence, which all its tokens share; 0 where the loss covers none of them."""
         values = np.zeros(self.batch.n_sequences)
-        values[stored] = self.batch.columns["advantage"][first[stored]].astype(np.float64)
+        covered = self.counts > 0
+        values[covered] = selected(self.batch, "advantage")[selected_splits(self.batch)[:-1][covered]]
         return values
 
     @cached_property
@@ -71,8 +62,7 @@ class Terms:
         """The reference KL term per token, k3 (times the ratio if so configured), and the size of its summands."""
         x = selected(self.batch, "ref_logprob") - selected(self.batch, "logprob")
         value = k3(x)
-        # exp(x) - x - 1 is evaluated term by term in float32, so each term's rounding stays in the result.
-        size = value + EPSILON32 * 1e6 * (np.exp(x) + np.abs(x) + 1.0)
+        size = k3_size(x, value)
         return (value * self.ratio, size * self.ratio) if self.settings.bias_corrected_kl else (value, size)
 
     @cached_property
@@ -92,30 +82,15 @@ class Terms:
 
     def clip(self, ratio: Floats, advantage: Floats) -> tuple[Flags, Flags, Flags]:
         """Flags of (low, high, too close to tell) for matching ratios and advantages."""
-        settings = self.settings
-        if settings.delta is not None:
-            ratio = np.minimum(ratio, settings.delta)
-        low = (ratio < settings.low) & (advantage < 0)
-        high = (ratio > settings.high) & (advantage > 0)
-        near = np.abs(ratio - settings.low) < 4 * EPSILON32 * np.maximum(settings.low, 1.0)
-        near |= np.abs(ratio - settings.high) < 4 * EPSILON32 * settings.high
-        return low, high, near & (advantage != 0)
-
-    def token_shares(self, values: Floats, magnitudes: Floats | None = None, slack: Flags | None = None) -> Shares:
-        """A mean over tokens."""
-        return Shares(
-            per_sequence_sums(self.batch, values),
-            per_sequence_sums(self.batch, np.abs(values) if magnitudes is None else magnitudes),
-            self.counts,
-            None if slack is None else per_sequence_sums(self.batch, slack.astype(np.float64)),
-        )
+        capped = ratio if self.settings.delta is None else np.minimum(ratio, self.settings.delta)
+        return clip_flags(capped, advantage, self.settings.low, self.settings.high)
 
     def flag_shares(self, flags: Flags, near: Flags) -> Shares:
         """The share of tokens with a flag, or of sequences where the flag is per sequence."""
         if len(flags) == self.batch.n_sequences and self.settings.per_sequence_ratio:
             return self.row_shares(flags, near)
         values = flags.astype(np.float64)
-        return self.token_shares(values, values, near)
+        return token_shares(self.batch, values, values, near)
 
     def row_shares(self, flags: Flags, near: Flags) -> Shares:
         """The share of sequences with a flag."""
@@ -175,7 +150,7 @@ class Terms:
     @cached_property
     def entropy_bonus(self) -> Shares:
         """Minus the entropy bonus, as ``loss_shares``: a mean over tokens whatever the loss type."""
-        share = self.token_shares(selected(self.batch, "entropy"))
+        share = token_shares(self.batch, selected(self.batch, "entropy"))
         scale = self.settings.entropy_coef / self._context("grad_accumulation", self.settings.accumulation)
         return Shares(-share.numerators * scale, share.magnitudes * scale, share.weights)
 

@@ -16,6 +16,8 @@ from rl_doctor.analyzer.reconcile import Comparison, log_rounding
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
+from tests.simulation.healthy import KINDS
+from tests.simulation.logs import relogged
 
 NATIVE: dict[str, Any] = {
     "loss_type": "dapo", "importance_sampling_level": "token", "use_bias_correction_kl": True, "beta": 0.1, "epsilon": 0.2,
@@ -343,3 +345,33 @@ def test_significant_digits_and_full_precision() -> None:
     full = np.array([1 / 3, 2 / 7])
     np.testing.assert_allclose(log_rounding(full), full * 2**-24)
     assert log_rounding(np.zeros(0)).size == 0
+
+
+@pytest.mark.parametrize("kind", ["two_epochs", "gspo", "partial_and_aborted"])
+def test_verl_keys_equal_what_an_honest_trainer_logs(kind: str) -> None:
+    run = relogged(KINDS[kind](0))
+    plan = reconcile.plan(run.info, run.columns, run.metrics())
+    found = {item.name: item for item in reconcile.compare(plan, analyze(run, [], plan.metrics).series)}
+    assert {"actor/ppo_kl", "actor/pg_clipfrac", "actor/kl_loss", "critic/rewards/mean", "response_length/max"} <= set(found)
+    for item in found.values():
+        assert (np.abs(item.logged - item.recomputed) <= item.tolerance).all(), item.name
+
+
+def test_verl_averages_micro_batches_and_ranks_without_weights_and_then_mini_batches() -> None:
+    run = trl_run(every=1)
+    run.info = RunInfo(trainer="verl", trainer_version="0.9.1", algorithm="grpo", world_size=RANKS, writing_ranks=(0, 1))
+    for row in run.rows:  # the first mini-batch has two micro-batches on each rank, the second one
+        last = row.keys["uid"].endswith("/3")
+        row.keys |= {"minibatch": int(last), "microbatch": 0 if last else int(row.keys["uid"].endswith(("/1", "/2")))}
+    values = {}
+    for step in range(1, STEPS + 1):
+        parts: dict[int, list[float]] = {}
+        for mini, micro, rank in ((0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (1, 0, 0), (1, 0, 1)):
+            place = {"step": step, "minibatch": mini, "microbatch": micro, "rank": rank}
+            rows = [row for row in run.rows if place.items() <= row.keys.items()]
+            parts.setdefault(mini, []).append(token_mean(rows, lambda token: token[1] - token[0]))
+        values[step] = {"actor/ppo_kl": sum(sum(part) / len(part) for part in parts.values()) / 2}
+    run.log = logged({step: row for step, row in values.items() if step != 3})
+    item = compared(run)["actor/ppo_kl"]
+    np.testing.assert_array_equal(item.steps, [1, 2, 4, 5, 6, 7])
+    np.testing.assert_allclose(item.recomputed, item.logged, rtol=1e-12, atol=1e-15)
