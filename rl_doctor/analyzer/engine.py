@@ -182,6 +182,7 @@ class _Fold:
         self._states: dict[Reduction, Any] = {}
         self._rollout_states: dict[int, dict[Reduction, Any]] = {}
         self._first_steps: dict[int, int] = {}
+        self._before: dict[str, Any] = {}
         self._mark_first = any(FIRST_STEP in (*r.needs, *r.optional) for r in self._token)
         names = {part for r in self._rollout for name in (*r.needs, *r.optional) for part in name.split("|")}
         values = requirements(names)[1]
@@ -263,7 +264,12 @@ class _Fold:
         with np.errstate(all="ignore"):
             for item in self._by_reduction[r]:
                 part = state if item.part is None else state[item.part]
-                self._points[item.name].append((step, item.final(part), part.count))
+                if not item.change:
+                    self._points[item.name].append((step, item.final(part), part.count))
+                    continue
+                if item.name in self._before:
+                    self._points[item.name].append((step, item.final(self._before[item.name], part), part.count))
+                self._before[item.name] = part
 
     def series(self, item: Metric) -> Series:
         """The finished series of one metric."""

@@ -53,21 +53,23 @@ class Metric:
         name: canonical name, ``topic.quantity[_stat]``.
         unit: unit of the value.
         reduction: what is summed.
-        final: State -> float, of the part that ``part`` names where it is set.
+        final: State -> float (with ``change`` two states -> float), of the part that ``part`` names where it is set.
         source: where the definition comes from (paper, trainer and version).
         doc: one or two sentences: the formula, what it covers.
         version: raised when the value changes for the same data.
         part: index of the sum in a ``Sums`` that the metric reads, and whose count is the metric's; None for the whole state.
+        change: whether ``final`` takes two states, that of the step before and that of the step.
     """
 
     name: str
     unit: str
     reduction: Reduction
-    final: Callable[[Any], float]
+    final: Callable[..., float]
     source: str
     doc: str
     version: int = 1
     part: int | None = None
+    change: bool = False
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -107,21 +109,22 @@ def reduction(
     return lambda function: Reduction(function, zero, needs, optional, level)
 
 
-def metric(
+def metric(  # noqa: PLR0913 - a declaration: every field of a metric has a name here
     name: str,
     of: Reduction,
-    final: Callable[[Any], float],
+    final: Callable[..., float],
     *,
     unit: str,
     source: str,
     doc: str,
     version: int = 1,
     part: int | None = None,
+    change: bool = False,
 ) -> Metric:
     """Register a metric over the reduction ``of`` and return it."""
     if name in _METRICS:
         raise ValueError(f"metric {name} is registered twice")
-    made = Metric(name, unit, of, final, source, doc, version, part)
+    made = Metric(name, unit, of, final, source, doc, version, part, change)
     _METRICS[name] = made
     return made
 

@@ -337,6 +337,33 @@ class Keyed:
         return cls({tuple(key): Sums.from_row(sums) for key, sums in row["groups"]})
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many items each name has."""
+
+    names: Mapping[str, int]
+
+    @property
+    def count(self) -> int:
+        """Number of items over all names."""
+        return sum(self.names.values())
+
+    def __add__(self, other: Self, /) -> Self:
+        merged = dict(self.names)
+        for name, number in other.names.items():
+            merged[name] = merged.get(name, 0) + number
+        return type(self)(merged)
+
+    def to_row(self) -> dict[str, Any]:
+        """A JSON-compatible form that loses nothing."""
+        return {"names": dict(sorted(self.names.items()))}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read what ``to_row`` wrote."""
+        return cls(dict(row["names"]))
+
+
 def mean(state: Sum) -> float:
     """The mean of a ``Sum``."""
     return state.mean

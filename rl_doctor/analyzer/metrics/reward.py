@@ -41,11 +41,24 @@ def _extremes(column: str) -> Reduction:
 @reduction(zero=Sums(), needs=("reward",), level="rollout")
 def _at_bounds(batch: Batch) -> Sums:
     reward = batch.columns["reward"]
-    known = reward[~np.isnan(reward)]
-    if known.size == 0:
+    kept = reward[~np.isnan(reward)]
+    if kept.size == 0:
         return Sums()
-    hits = (int(np.count_nonzero(known == bound)) for bound in (known.max(), known.min()))
-    return Sums(tuple(Sum.counted(number, known.size) for number in hits))
+    _, times = np.unique(kept, return_counts=True)
+    single = np.count_nonzero(times[1:-1] == 1)
+    return Sums(tuple(Sum.counted(int(number), kept.size) for number in (times[-1], times[0], single)))
+
+
+@reduction(zero=Sum(), needs=("reward", "response_length", "config.max_response_length"), level="rollout")
+def _at_limit(batch: Batch) -> Sum:
+    reward, length = batch.columns["reward"], batch.columns["response_length"]
+    return Sum.of(reward[(length >= (batch.info.config.max_response_length or 0)) & ~np.isnan(reward)])
+
+
+@reduction(zero=Sum(), needs=("reward", "finish_reason"), level="rollout")
+def _of_truncated(batch: Batch) -> Sum:
+    reward = batch.columns["reward"]
+    return Sum.of(reward[np.equal(batch.columns["finish_reason"], "length").astype(np.bool_) & ~np.isnan(reward)])
 
 
 for _prefix, _column, _what in (("reward.", "reward", "reward"), ("reward.score_", "score", "score before shaping")):
@@ -64,6 +77,21 @@ metric(
 metric(
     "reward.at_min_frac", _at_bounds, mean, part=1, unit="1", source=_SOURCE,
     doc="Share of sequences whose reward equals the smallest of the generation batch.",
+)  # fmt: skip
+
+
+metric(
+    "reward.distinct_frac", _at_bounds, mean, part=2, unit="1", source=_SOURCE,
+    doc="Share of sequences whose reward no other sequence of the generation batch has and that is neither its largest nor its "
+    "smallest: near 0 for a reward with few values, near 1 for a continuous one.",
+)  # fmt: skip
+metric(
+    "reward.truncated_mean", _of_truncated, mean, unit="reward", source=_SOURCE,
+    doc="Mean reward of the sequences that were cut off for their length by finish_reason.",
+)  # fmt: skip
+metric(
+    "length.limit_reward_mean", _at_limit, mean, unit="reward", source=_SOURCE,
+    doc="Mean reward of the responses at least as long as the configured maximum.",
 )  # fmt: skip
 
 

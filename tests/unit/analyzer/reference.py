@@ -256,6 +256,20 @@ REFERENCES["reward.at_max_frac"] = lambda rows, _: share(r == max(numbers(rows, 
 REFERENCES["reward.at_min_frac"] = lambda rows, _: share(r == min(numbers(rows, "reward")) for r in numbers(rows, "reward"))
 
 
+@reference("reward.distinct_frac")
+def _(rows: list[Row], _: RunConfig) -> float:
+    every = numbers(rows, "reward")
+    return share(min(every) < r < max(every) and every.count(r) == 1 for r in every)
+
+
+REFERENCES["length.limit_reward_mean"] = lambda rows, config: mean(
+    numbers([row for row in rows if (row["response_length"] or 0) >= config.max_response_length], "reward")
+)
+REFERENCES["reward.truncated_mean"] = lambda rows, _: mean(
+    numbers([row for row in rows if row["finish_reason"] == "length"], "reward")
+)
+
+
 def grouped(rows: list[Row], column: str) -> list[list[tuple[Row, float]]]:
     found: dict[str, list[tuple[Row, float]]] = {}
     for row in rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_doctor.analyzer import states
-from rl_doctor.analyzer.states import Extremes, Histogram, Keyed, Sum, Sums, correlation, moments, std, variance
+from rl_doctor.analyzer.states import Counts, Extremes, Histogram, Keyed, Sum, Sums, correlation, moments, std, variance
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 moderate = st.floats(min_value=-1e100, max_value=1e100)
@@ -34,11 +35,20 @@ def make(kind: str, values: list[float]) -> Any:
         return Extremes.of(array(values))
     if kind == "Histogram":
         return Histogram.of(array(values))
+    if kind == "Counts":
+        return Counts(dict(Counter(str(value) for value in values)))
     return Keyed({(int(abs(value)) % 3 if math.isfinite(value) else 9,): Sums((Sum.of(array([value])),)) for value in values})
 
 
-KINDS = ["Sum", "Sums", "Extremes", "Histogram", "Keyed"]
-ZEROS = {"Sum": Sum(), "Sums": Sums(), "Extremes": Extremes(), "Histogram": Histogram.zero(), "Keyed": Keyed({})}
+KINDS = ["Sum", "Sums", "Extremes", "Histogram", "Keyed", "Counts"]
+ZEROS = {
+    "Sum": Sum(),
+    "Sums": Sums(),
+    "Extremes": Extremes(),
+    "Histogram": Histogram.zero(),
+    "Keyed": Keyed({}),
+    "Counts": Counts({}),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
