@@ -28,7 +28,7 @@ class Recorder:
     """Records a training run into a run folder, from a thread of its own.
 
     Nothing here raises into the training and nothing makes it wait, except ``flush``, ``close`` and ``blocking=True``: the first
-    failure is logged in one line, marks the run as detached and ends the recording.
+    failure is logged in one line, marks the run as detached and ends the recording. Call it from one thread.
 
     Args:
         path: the run folder; created if need be, continued as a new session if it exists.

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.collectors.attach import open_ranks
+from rl_doctor.collectors.guard import one_line
 from rl_doctor.collectors.recorder import Recorder
 from rl_doctor.collectors.trl_config import describe
 from rl_doctor.errors import UsageError
@@ -47,7 +48,13 @@ def attach_trainer(trainer: Any, base: str, path: str | PathLike[str], **options
         lacks = f" (its {base} lacks {', '.join(missing)})" if missing else ""
         raise UsageError(f"cannot attach to {base} of trl {version}{lacks}: supported are trl >= 1.16, < 2")
     algorithm = _ALGORITHMS[base]
-    recorder = open_ranks(path, {**options, "info": describe(trainer, algorithm, version)})
+    try:
+        info = describe(trainer, algorithm, version)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"cannot attach to {base} of trl {version}: its settings have another form ({one_line(error)})"
+        ) from error
+    recorder = open_ranks(path, {**options, "info": info})
     with recorder.guard("attach to the trainer"):
         Hooks(trainer, recorder, algorithm).install()
     return recorder
@@ -250,7 +257,7 @@ class Hooks:
         old = inputs.get("old_per_token_logps") if self._algorithm == "grpo" else inputs.get(_OLD)
         columns: dict[str, Any] = {
             "token_id": inputs["completion_ids"],
-            "response_mask": completion_mask if tool_mask is None else completion_mask * tool_mask,
+            "response_mask": (completion_mask if tool_mask is None else completion_mask * tool_mask).bool(),
             "logprob": logprob,
             # Without stored log-probabilities the trainer divides by the current ones, detached.
             "old_logprob": logprob if old is None else old,
