@@ -84,7 +84,7 @@ def first_weights(settings: Settings, rng: np.random.Generator) -> Weights:
     base[:, :, END] = _NEVER
     base -= np.log(np.exp(base).sum(2, keepdims=True))
     base[:, :, END] = 0.0
-    ending = np.linspace(*_ENDING, settings.max_length)
+    ending = np.linspace(*_ENDING, settings.max_length) + settings.ending_offset
     zeros = np.zeros((VOCABULARY, VOCABULARY))
     return Weights(base, zeros, np.zeros((settings.prompt_kinds, VOCABULARY)), ending)
 

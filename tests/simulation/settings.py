@@ -32,10 +32,12 @@ class Settings:
         aborted: share of responses cut off by the engine.
         correction: truncated importance weights are recorded and used.
         tools: responses may call a tool, whose output is observed and not trained on.
-        reward: "mixed" (0/1 success and format), "dense" (share of good tokens), "sparse" (0/1 success) or "none" (always 0).
+        reward: "mixed" (0/1 success and format), "dense" (share of good tokens), "sparse" (0/1 success), "finished" (0/1 success
+            of a finished response) or "none" (always 0).
         difficulty: shifts the number of good tokens needed for success.
         step_size: of the gradient ascent, in logits per unit of gradient; ``learning_rate`` is only what is logged.
         sharpness: standard deviation of the initial logits.
+        ending_offset: added to the log-odds of the end token at every position.
         curriculum: data sources in the order in which they come in; empty for one unnamed source.
         old_lag: a fault: old_logprob is that of the weights of so many steps before.
         frozen_engine: a fault: the engine never gets new weights.
@@ -77,6 +79,7 @@ class Settings:
     clip_high: float = 0.2
     max_length: int = 40
     max_grad_norm: float = 1.0
+    ending_offset: float = 0.0
     curriculum: tuple[str, ...] = ()
     old_lag: int = 0
     frozen_engine: bool = False

@@ -39,6 +39,8 @@ def rewards(settings: Settings, task: Task, kind: Ints, responses: Responses) ->
     if settings.reward == "dense":
         return {"share": share}
     success = (share >= task.needed[kind]).astype(np.float64)
+    if settings.reward == "finished":
+        return {"success": success * (responses.finish == "stop")}
     if settings.reward == "none":
         return {"success": np.zeros(len(kind))}
     if settings.reward == "sparse":
@@ -46,7 +48,7 @@ def rewards(settings: Settings, task: Task, kind: Ints, responses: Responses) ->
     return {"success": success, "format": 0.2 * (responses.finish == "stop")}
 
 
-def advantages(estimator: str, reward: Floats, group: Ints) -> Floats:
+def advantages(estimator: str, reward: Floats, group: Ints, eps: float = 1e-6) -> Floats:
     """Advantage per response by group.
 
     Source: GRPO arXiv:2402.03300 (standard deviation with ddof 1), Dr. GRPO arXiv:2503.20783, RLOO arXiv:2402.14740.
@@ -61,7 +63,7 @@ def advantages(estimator: str, reward: Floats, group: Ints) -> Floats:
     if estimator == "reinforce":
         return np.asarray(reward - reward.mean(), np.float64)
     deviation = np.sqrt(np.bincount(group, centred * centred) / np.maximum(size - 1.0, 1.0))
-    return np.asarray(centred / (deviation + 1e-6)[group], np.float64)
+    return np.asarray(centred / (deviation + eps)[group], np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,10 +99,10 @@ def update(
     Returns:
         The next weights, and the gradient norm before clipping.
     """
-    ratio = np.exp(_log_ratio(settings, tokens, current.logprob, old))
+    ratio = np.exp(np.clip(_log_ratio(settings, tokens, current.logprob, old), -20.0, 20.0))
     outside = np.where(tokens.advantage > 0, ratio > 1.0 + settings.clip_high, ratio < 1.0 - settings.clip_low)
     gain = np.where(outside, 0.0, tokens.advantage * ratio * tokens.weight)
-    gain -= settings.kl_coef * (1.0 - np.exp(reference - current.logprob))
+    gain -= settings.kl_coef * (1.0 - np.exp(np.minimum(reference - current.logprob, 10.0)))
     gain = np.where(tokens.mask, gain, 0.0) / (max(int(tokens.mask.sum()), 1) * settings.trained_at)
     push = -current.probabilities * gain[:, None]
     push[np.arange(len(gain)), tokens.token] += gain

@@ -1,0 +1,167 @@
+"""Masks, prompts, observations, and rows that are not what they seem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rl_doctor.schema import ROLES
+from tests.diseases.catalogue import injected
+from tests.simulation.inject import extended, onset, with_advantages, with_row_advantages, with_values
+from tests.simulation.run import SimulatedRun
+from tests.simulation.settings import PAD
+
+Random = np.random.Generator
+_TOOL = ROLES.index("tool")
+
+
+def _row_advantage(run: SimulatedRun) -> np.ndarray:
+    """The advantage of each row, from its trained tokens."""
+    largest = np.zeros(len(run.splits) - 1)
+    trained = run.arrays["response_mask"]
+    largest[run.rows[trained]] = run.arrays["advantage"][trained]
+    return largest
+
+
+@injected("mask-covers-padding", "missing-rollout-logprob", "rollout-trainer-mismatch")
+def mask_covers_padding(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """Every row is padded to the longest of its step and the mask covers it. The engine's logprob is 0 there."""
+    step, length = run.arrays["step"], np.diff(run.splits)
+    widest = np.zeros(step.max() + 1, np.int64)
+    np.maximum.at(widest, step, length)
+    extra = widest[step] - length
+    advantage = _row_advantage(run)
+    fill = {"token_id": run.info.pad_token_id or PAD, "response_mask": True, "entropy": 3.0, "old_entropy": 3.0}
+    longer = extended(run, extra, fill)
+    added = np.arange(longer.splits[-1]) - longer.splits[:-1][longer.rows] >= length[longer.rows]
+    guess = -10.0 + random.standard_normal(len(added))
+    drift: dict[str, np.ndarray] = {name: np.where(added, guess, longer.arrays[name]) for name in ("logprob", "old_logprob")}
+    if "ref_logprob" in longer.arrays:
+        drift["ref_logprob"] = np.where(added, guess + 0.1 * random.standard_normal(len(added)), longer.arrays["ref_logprob"])
+    return with_row_advantages(with_values(longer, **drift), advantage)
+
+
+@injected("mask-misses-eos", needs=("finish_reason",))
+def mask_misses_eos(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """The mask ends before the end token, since padding and end share an id."""
+    last = run.splits[1:][run.arrays["finish_reason"] == "stop"] - 1
+    mask, advantage = run.arrays["response_mask"].copy(), run.arrays["advantage"].copy()
+    mask[last], advantage[last] = False, 0.0
+    return with_values(run, response_mask=mask, advantage=advantage)
+
+
+@injected("mask-inverted", "observation-in-loss", "mask-misses-eos", "missing-rollout-logprob", "rollout-trainer-mismatch",
+          "zero-variance-groups", into="agentic", needs=("role",))  # fmt: skip
+def mask_inverted(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """Only what the environment wrote is trained on: observations, without engine logprobs, but no end token."""
+    advantage = _row_advantage(run)
+    return with_row_advantages(with_values(run, response_mask=~run.arrays["response_mask"]), advantage)
+
+
+@injected("observation-in-loss", "missing-rollout-logprob", "rollout-trainer-mismatch", into="agentic", needs=("role",))
+def observation_in_loss(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """Tool output is trained on; the engine has no logprob of it, the buffer holds 0."""
+    advantage = _row_advantage(run)
+    mask = run.arrays["response_mask"] | (run.arrays["role"] == _TOOL)
+    return with_row_advantages(with_values(run, response_mask=mask), advantage)
+
+
+@injected("observation-in-loss", "missing-rollout-logprob", "rollout-trainer-mismatch", into="agentic", needs=("role",))
+def observation_in_some_rows(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """The same in a third of the sequences."""
+    advantage = _row_advantage(run)
+    leaking = (random.random(len(run.splits) - 1) < 0.33)[run.rows]
+    mask = run.arrays["response_mask"] | (leaking & (run.arrays["role"] == _TOOL))
+    return with_row_advantages(with_values(run, response_mask=mask), advantage)
+
+
+@injected("prompt-in-loss")
+def prompt_in_loss(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """The loss covers the whole prompt."""
+    return with_values(run, prompt_loss_tokens=run.arrays["prompt_length"])
+
+
+@injected("advantage-outside-mask", into="agentic", least="info")
+def advantage_outside_mask(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """Tokens that are not trained on carry an advantage of their own: whitened without the mask."""
+    outside = np.where(run.arrays["response_mask"], run.arrays["advantage"], -0.7 * _row_advantage(run)[run.rows] + 0.3)
+    return with_values(run, advantage=outside)
+
+
+@injected("non-finite", "logged-metric-mismatch")
+def nan_logprob_from_a_step_on(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """Every logprob of the trainer is NaN from a step on. A mean over NaN is NaN or what is left, depending on the trainer."""
+    bad = run.token_step >= onset(run)
+    return with_values(run, **{name: np.where(bad, np.nan, run.arrays[name]) for name in ("logprob", "old_logprob")})
+
+
+@injected("non-finite", "logged-metric-mismatch", "ratio-saturation", "kl-spike", "kl-runaway", "inert-ratio",
+          "stale-old-logprob", log=False)  # fmt: skip
+def infinite_logprob_at_a_step(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """One token in fifty has a logprob of minus infinity at one step; what depends on it is infinite there too."""
+    bad = (run.token_step == onset(run)) & (random.random(run.splits[-1]) < 0.02)
+    return with_values(run, logprob=np.where(bad, -np.inf, run.arrays["logprob"]))
+
+
+@injected("non-finite", log=False)
+def nan_advantage_at_a_step(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """A tenth of the rows of one step has NaN advantages."""
+    bad = (run.arrays["step"] == onset(run)) & (random.random(len(run.splits) - 1) < 0.1)
+    return with_values(run, advantage=np.where(bad[run.rows], np.nan, run.arrays["advantage"]))
+
+
+@injected("non-finite", log=False)
+def infinite_reward_at_a_step(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """One row in ten of one step has an infinite reward."""
+    bad = (run.arrays["step"] == onset(run)) & (random.random(len(run.splits) - 1) < 0.1)
+    return with_values(run, reward=np.where(bad, np.inf, run.arrays["reward"]))
+
+
+@injected("non-finite", into="agentic", log=False)
+def nan_where_masked(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """The trainer's logprobs are NaN on observed tokens only: harmless until someone multiplies by the mask."""
+    bad = ~run.arrays["response_mask"] & (run.token_step >= onset(run))
+    return with_values(run, **{name: np.where(bad, np.nan, run.arrays[name]) for name in ("logprob", "old_logprob")})
+
+
+@injected("logprob-above-zero")
+def logprob_above_zero(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """Logits in half precision: a tenth of all logprobs of the trainer lies above 0."""
+    above = random.random(run.splits[-1]) < 0.1
+    value = 0.03125 * random.integers(1, 5, run.splits[-1])
+    return with_values(
+        run, **{name: np.where(above, value, run.arrays[name]) for name in ("logprob", "old_logprob", "ref_logprob")}
+    )
+
+
+@injected("duplicate-samples", "zero-variance-groups", needs=("token_id", "group"))
+def duplicate_samples(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """Two ranks share a seed: in each group the second half repeats the first, so that more groups have equal rewards."""
+    uid = run.arrays["uid"]
+    number = np.array([int(name.split(".")[1]) for name in uid])
+    size = run.info.config.group_size or 1
+    twin = np.where(number % size >= size // 2, number - size // 2, number)
+    step = np.array([name.split(".")[0] for name in uid], object)
+    place = {(key, epoch): row for row, (key, epoch) in enumerate(zip(uid, run.arrays["epoch"].tolist(), strict=True))}
+    rows = np.array([place[f"{a}.{b}", e] for a, b, e in zip(step, twin, run.arrays["epoch"].tolist(), strict=True)])
+    copied = run.take(rows)
+    kept = {name: run.arrays[name] for name in ("uid", "sequence", "step", "epoch", "minibatch", "microbatch")}
+    return with_advantages(with_values(copied, **kept))
+
+
+@injected("duplicate-rows")
+def duplicate_steps(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """Three steps are written twice."""
+    step, first = run.arrays["step"], onset(run)
+    again = np.flatnonzero((step >= first) & (step < first + 3))
+    rows = np.concatenate([np.arange(len(step)), again])
+    return run.take(rows[np.argsort(step[rows], kind="stable")])
+
+
+@injected("dropped-steps")
+def dropped_steps(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """The recorder dropped five steps and counted them."""
+    step, first = run.arrays["step"], onset(run)
+    kept = run.take(np.flatnonzero((step < first) | (step >= first + 5)))
+    return replace(kept, dropped_steps=5)

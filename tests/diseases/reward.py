@@ -1,0 +1,140 @@
+"""Faults of rewards, groups and advantages."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rl_doctor.schema import REWARD_COMPONENT_PREFIX
+from tests.diseases.catalogue import injected, simulated
+from tests.simulation.inject import (
+    by_group,
+    onset,
+    with_advantages,
+    with_reward,
+    with_row_advantages,
+    with_values,
+)
+from tests.simulation.run import SimulatedRun
+from tests.simulation.settings import Settings
+
+Random = np.random.Generator
+_REWARD = ("reward", "group", "uid")
+
+
+def _by_uid(run: SimulatedRun, values: np.ndarray) -> np.ndarray:
+    """The value of the first row of each sampled sequence on all of its rows."""
+    _, first, place = np.unique(run.arrays["uid"].astype(str), return_index=True, return_inverse=True)
+    return np.asarray(values[first][place])
+
+
+def _late(run: SimulatedRun) -> np.ndarray:
+    return np.asarray(run.arrays["rollout_step" if "rollout_step" in run.arrays else "step"] >= onset(run))
+
+
+@injected("reward-drift", needs=_REWARD)
+def reward_mean_jumps_up(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """Someone changed the scorer: from a step on every reward is 3 standard deviations higher."""
+    reward = run.arrays["reward"]
+    return with_reward(run, reward + 3.0 * reward.std() * _late(run))
+
+
+@injected("reward-drift", needs=_REWARD)
+def reward_mean_jumps_down(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """From a step on every reward is 2 standard deviations lower."""
+    reward = run.arrays["reward"]
+    return with_reward(run, reward - 2.0 * reward.std() * _late(run))
+
+
+@injected("reward-variance-shift", needs=_REWARD)
+def reward_variance_jumps(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """From a step on the scorer is noisy: the standard deviation is five times as large, the mean the same."""
+    reward = run.arrays["reward"]
+    noise = _by_uid(run, 5.0 * reward.std() * random.standard_normal(len(reward)))
+    return with_reward(run, reward + noise * _late(run))
+
+
+@simulated("reward-flatline", "zero-variance-groups", "grad-vanished", "grad-zero", "kl-flatline")
+def reward_always_zero(seed: int) -> Settings:
+    """The scorer always fails. No group has variance, the gradient is 0, the policy never leaves the reference."""
+    return Settings(seed=seed, reward="none")
+
+
+@injected("reward-at-bound", "zero-variance-groups", needs=_REWARD)
+def reward_at_clamp(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """A reward model whose scores are clamped at 3, where two thirds of them are; whole groups are equal there."""
+    score = _by_uid(run, 3.4 + random.standard_normal(len(run.splits) - 1))
+    return with_reward(run, np.minimum(score, 3.0))
+
+
+@injected("reward-component-imbalance", needs=_REWARD)
+def component_five_hundred_times_too_large(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """One component counts in another unit, 500 times as large."""
+    name = min(name for name in run.arrays if name.startswith(REWARD_COMPONENT_PREFIX))
+    part = run.arrays[name]
+    changed = {name: 500.0 * part, "reward": run.arrays["reward"] + 499.0 * part, "score": run.arrays["score"] + 499.0 * part}
+    return with_advantages(with_values(run, **changed))
+
+
+@injected("zero-variance-groups", "reward-flatline", needs=_REWARD)
+def zero_variance_groups(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """In nine of ten groups all samples fail alike."""
+    dead = by_group(run, random.random(len(run.splits) - 1), lambda part: float(part[0])) < 0.9
+    return with_reward(run, np.where(dead, run.arrays["reward"].min(), run.arrays["reward"]))
+
+
+@injected("near-zero-variance-groups", needs=_REWARD)
+def near_zero_variance_groups(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """In four of five groups the rewards differ in the fifth digit only; normalisation makes full advantages of that."""
+    flat = by_group(run, random.random(len(run.splits) - 1), lambda part: float(part[0])) < 0.8
+    reward = run.arrays["reward"]
+    near = by_group(run, reward, lambda part: float(np.mean(part))) + _by_uid(run, 1e-5 * random.standard_normal(len(reward)))
+    return with_reward(run, np.where(flat, near, reward))
+
+
+@injected("broken-groups", "advantage-mismatch", needs=_REWARD)
+def groups_of_one(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """Every sequence is a group of its own; the trainer takes 0 for the mean and 1 for the standard deviation."""
+    alone = with_values(run, group=run.arrays["uid"])
+    return with_row_advantages(alone, run.arrays["reward"])
+
+
+@injected("advantage-mismatch", needs=_REWARD)
+def advantage_not_normalised(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """GRPO is declared, the advantages are only centred."""
+    return with_advantages(run, "dr_grpo")
+
+
+@injected("advantage-mismatch", needs=_REWARD)
+def advantage_whitened_over_batch(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """GRPO is declared, the rewards are whitened over the whole run instead of over groups."""
+    reward = run.arrays["reward"]
+    return with_row_advantages(run, (reward - reward.mean()) / reward.std())
+
+
+@injected("advantage-mismatch", needs=_REWARD)
+def advantage_of_another_row(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """The rewards were joined to the wrong rows of their step when the advantages were computed."""
+    step, order = run.arrays["step"], np.arange(len(run.splits) - 1)
+    for key in np.unique(step):
+        rows = np.flatnonzero(step == key)
+        order[rows] = random.permutation(rows)
+    values = np.zeros(len(order))
+    values[run.rows] = run.arrays["advantage"]
+    return with_row_advantages(run, values[order])
+
+
+@injected("reward-hacking-suspected", "reward-drift", "length-explosion", "kl-runaway", "kl-spike", "entropy-collapse",
+          "duplicate-samples", needs=_REWARD)  # fmt: skip
+def one_component_bought_with_another(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """A format score rises to its maximum while success falls to nothing, far from the reference, at low entropy."""
+    steps = np.unique(run.arrays["step"])
+    share = np.clip((np.searchsorted(steps, run.arrays["step"]) / len(steps) - 0.4) / 0.4, 0.0, 1.0)
+    lucky = _by_uid(run, random.random(len(share)))
+    success = np.where(lucky < 0.9 * share, 0.0, run.arrays["reward/success"])
+    form = np.where(_by_uid(run, random.random(len(share))) < 0.2 + 0.75 * share, 2.0, 0.0)
+    changed = {"reward/success": success, "reward/format": form, "reward": success + form, "score": success + form}
+    distance = 0.9 * share[run.rows]
+    far = run.arrays["ref_logprob"] + distance * random.standard_normal(len(distance)) - distance**2 / 2
+    left = 1.0 - 0.7 * share[run.rows]
+    entropies = {name: run.arrays[name] * left for name in ("entropy", "old_entropy")}
+    return with_advantages(with_values(run, ref_logprob=far, **changed, **entropies))

@@ -1,0 +1,104 @@
+"""Faults of length, termination, optimiser and log."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.diseases.catalogue import injected, simulated
+from tests.simulation.inject import onset, with_values
+from tests.simulation.run import SimulatedRun
+from tests.simulation.settings import Settings
+
+Random = np.random.Generator
+_GRAD = ("grad_norm",)
+
+
+@simulated("length-truncation")
+def length_truncation(seed: int) -> Settings:
+    """The limit of 40 tokens is reached by most responses, which would be twice as long."""
+    return Settings(seed=seed, ending_offset=-3.5)
+
+
+@simulated("length-truncation", "zero-variance-groups", "reward-flatline")
+def truncated_and_never_rewarded(seed: int) -> Settings:
+    """The same, and only finished responses can succeed: most groups have no variance because of the limit."""
+    return Settings(seed=seed, ending_offset=-4.5, reward="finished")
+
+
+@simulated("length-explosion", "length-truncation", "kl-spike", "kl-runaway", "reward-drift", "reward-variance-shift",
+           "reward-hacking-suspected", "entropy-explosion")  # fmt: skip
+def length_explosion(seed: int) -> Settings:
+    """From the middle on the end token becomes less likely every step, and the reward does not rise with it."""
+    return Settings(seed=seed, lengthening=0.4, max_length=120, step_size=2.0)
+
+
+@simulated("aborted-responses", "mask-misses-eos", "length-truncation")
+def aborted_responses(seed: int) -> Settings:
+    """The engine cuts off half of the responses. A warning about how they end is allowed."""
+    return Settings(seed=seed, aborted=0.8)
+
+
+@injected("update-cut-short", into="two_epochs")
+def update_cut_short(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """From a step on the update stops after the first of four mini-batches, since the KL passed its limit."""
+    number = run.arrays["epoch"] * (run.info.config.minibatches or 1) + run.arrays["minibatch"]
+    return run.take(np.flatnonzero((run.arrays["step"] < onset(run, 0.2)) | (number == 0)))
+
+
+@injected("grad-norm-spike", needs=_GRAD, least="info")
+def gradient_spike(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """One step has a gradient 100 times as large."""
+    factor = np.where(run.arrays["step"] == onset(run), 100.0, 1.0)
+    return with_values(run, grad_norm=run.arrays["grad_norm"] * factor)
+
+
+@injected("grad-norm-spike", needs=_GRAD)
+def gradient_spike_that_stays(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """From a step on, late in the run, the gradient is 50 times as large."""
+    factor = np.where(run.arrays["step"] >= onset(run, 0.85), 50.0, 1.0)
+    return with_values(run, grad_norm=run.arrays["grad_norm"] * factor)
+
+
+@injected("grad-vanished", needs=_GRAD)
+def gradient_vanished(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """From a step on the gradient is a millionth of what it was, while groups still differ."""
+    factor = np.where(run.arrays["step"] >= onset(run, 0.5), 1e-6, 1.0)
+    return with_values(run, grad_norm=run.arrays["grad_norm"] * factor)
+
+
+@injected("grad-zero", "grad-vanished", needs=_GRAD)
+def gradient_exactly_zero(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """From a third of the run on the gradient is exactly 0."""
+    factor = np.where(run.arrays["step"] >= onset(run, 0.33), 0.0, 1.0)
+    return with_values(run, grad_norm=run.arrays["grad_norm"] * factor)
+
+
+@injected("learning-rate-zero", needs=("learning_rate",))
+def learning_rate_runs_out(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """The schedule ends half-way."""
+    factor = np.where(run.arrays["step"] >= onset(run, 0.5), 0.0, 1.0)
+    return with_values(run, learning_rate=run.arrays["learning_rate"] * factor)
+
+
+@simulated("learning-rate-zero", "kl-flatline", "reward-flatline", "inert-ratio")
+def learning_rate_always_zero(seed: int) -> Settings:
+    """The learning rate is 0: the policy never moves."""
+    return Settings(seed=seed, learning_rate=0.0, step_size=0.0)
+
+
+@injected("logged-metric-mismatch", log=False)
+def logged_kl_divided_by_four(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """The KL loss is divided once more by the number of mini-batches."""
+    return run.relog("actor/kl_loss", lambda _, values: values / 4.0)
+
+
+@injected("logged-metric-mismatch", log=False, into="two_epochs")
+def logged_kl_is_minus_the_ratio(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """The KL to the old policy is logged as minus the mean ratio."""
+    return run.relog("actor/ppo_kl", lambda _, values: -1.0 - values)
+
+
+@injected("logged-metric-mismatch", log=False)
+def logged_reward_without_weights(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """The logged reward leaves out the weights of its components."""
+    return run.relog("critic/rewards/mean", lambda _, values: 1.3 * values + 0.1)
