@@ -107,9 +107,11 @@ def resolve(names: Iterable[str], where: str) -> Resolution:
         where: what messages call the file.
 
     Raises:
-        InputError: two columns claim one canonical name and neither has it.
+        InputError: two columns have one name, or claim one canonical name that neither has.
     """
     names = list(names)
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{where}: two columns are called {twice[0]!r}; drop or rename one")
     found = {name: name for name in names if schema.column(name) is not None or name == ATTENTION_MASK}
     renamed: dict[str, str] = {}
     unknown: list[str] = []

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rl_doctor.errors import InputError
 from rl_doctor.schema import MISSING_INT, ROLES, Column
+from rl_doctor.store.decode import is_length
 
 
 def coerce(values: ArrayLike, column: Column, where: str) -> NDArray[Any]:
@@ -58,13 +59,16 @@ def _flags(array: NDArray[Any], column: Column, where: str) -> NDArray[Any]:
 
 def _integers(array: NDArray[Any], column: Column, where: str) -> NDArray[Any]:
     limits = np.iinfo(column.dtype)
+    lowest = 0 if is_length(column) else int(limits.min)
     missing = MISSING_INT[column.dtype]
-    unknown = np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, np.bool_)
+    unknown = np.isnan(array) if array.dtype.kind == "f" else array == missing
     known = np.where(unknown, 0, array)
-    bad = (known < limits.min) | (known > limits.max) | (known != np.floor(known) if array.dtype.kind == "f" else False)
+    bad = (known < lowest) | (known > limits.max) | (known != np.floor(known) if array.dtype.kind == "f" else False)
     if bad.any():
         at = tuple(int(index) for index in np.argwhere(bad)[0])
-        raise InputError(f"{where}: {column.name} is {array[at]} at {list(at)} where a whole number ({column.dtype}) belongs")
+        raise InputError(
+            f"{where}: {column.name} is {array[at]} at {list(at)} where a whole number from {lowest} to {limits.max} belongs"
+        )
     return (
         np.where(unknown, missing, known.astype(np.int64)).astype(column.dtype) if unknown.any() else known.astype(column.dtype)
     )

@@ -59,7 +59,7 @@ def decode(array: pa.Array, column: Column, where: str, locate: Locate) -> NDArr
     if column.dtype == "bool":
         return _flag(array, where, locate)
     if column.dtype in MISSING_INT:
-        return _integer(array, column, where, locate)
+        return _no_negative_length(_integer(array, column, where, locate), column, where, locate)
     return _float(array, column)
 
 
@@ -68,6 +68,11 @@ def is_list(type_: pa.DataType) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def is_length(column: Column) -> bool:
+    """Whether the column counts tokens of a sequence, so that it cannot be negative."""
+    return column.level == "sequence" and column.unit == "tokens"
 
 
 def _target(column: Column) -> pa.DataType:
@@ -117,7 +122,7 @@ def _integer(array: pa.Array, column: Column, where: str, locate: Locate) -> NDA
     if pa.types.is_floating(array.type) or pa.types.is_decimal(array.type):
         real = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
         known = ~np.isnan(real)
-        bad = known & ((real != np.floor(real)) | (real < limits.min) | (real > limits.max))
+        bad = known & ((real != np.floor(real)) | (real < limits.min) | (real >= -float(limits.min)))
         if bad.any():
             at = int(np.argmax(bad))
             raise InputError(
@@ -133,6 +138,15 @@ def _integer(array: pa.Array, column: Column, where: str, locate: Locate) -> NDA
         raise InputError(f"{where}: {values[at]} at {locate(at)} does not fit {column.dtype}; convert the column")
     values = values.astype(column.dtype, copy=False)
     return values if valid is None else np.where(valid, values, np.asarray(missing, column.dtype))
+
+
+def _no_negative_length(values: NDArray[Any], column: Column, where: str, locate: Locate) -> NDArray[Any]:
+    if is_length(column):
+        wrong = (values < 0) & (values != MISSING_INT[column.dtype])
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise InputError(f"{where} is {values[at]} in {locate(at)}; a length is 0 or more")
+    return values
 
 
 def _flag(array: pa.Array, where: str, locate: Locate) -> NDArray[Any]:

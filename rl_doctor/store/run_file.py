@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 PIECE_TOKENS: Final = 1 << 20
 """About how many tokens are decoded at once."""
 _MASKS: Final = ("response_mask", "loss_mask")
-_LENGTHS: Final = ("prompt_length", "response_length", "stored_length", "prompt_loss_tokens", "left_padding", "turns")
 _FLAGS: Final = ("response_mask", "loss_mask", "is_padding", "chosen")
 
 
@@ -99,17 +98,11 @@ class ListTable:
         """Decode a sequence column.
 
         Raises:
-            InputError: it holds lists, the wrong type, or a negative length.
+            InputError: it holds lists, or values of the wrong type.
         """
         if is_list(array.type):
             raise InputError(f"{self.where(name)} holds lists where one value per sequence belongs; reduce it to one value")
-        values = decode(array, _column(name), self.where(name), lambda index: f"row {first_row + index}")
-        if name in _LENGTHS:
-            wrong = (values < 0) & (values != schema.MISSING_INT["int32"])
-            if wrong.any():
-                at = int(np.argmax(wrong))
-                raise InputError(f"{self.where(name)} is {values[at]} in row {first_row + at}; a length is 0 or more")
-        return values
+        return decode(array, _column(name), self.where(name), lambda index: f"row {first_row + index}")
 
     def _trusted(self, scalars: Mapping[str, NDArray[Any]], lists: Mapping[str, Lists]) -> Rows:
         stored = scalars.get("stored_length")

@@ -17,7 +17,6 @@ import pytest
 from rl_doctor.errors import DoctorError, InputError, NothingToJudgeError
 from rl_doctor.schema import SCHEMA_VERSION
 from rl_doctor.store.run import open_run
-
 from tests.unit.store.content import contents, record, rows, write, write_arrow
 
 GOOD: dict[str, Any] = {"step": [1, 2], "logprob": [[-0.1, -0.2], [-0.3]]}

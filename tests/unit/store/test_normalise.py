@@ -193,9 +193,10 @@ def test_missing_integers_and_texts() -> None:
         ({"advantage": [1, 2]}, ["advantage", "response_mask"]),
         ({"reward": [[1, 2]], "logprob": [[1, 2]]}, ["reward has shape [1, 2]"]),
         ({"response_mask": [[0.5, 1]]}, ["response_mask is 0.5 at [0, 0]", "0 or 1"]),
-        ({"token_id": [[0.5, 1]]}, ["token_id is 0.5 at [0, 0]", "whole number"]),
+        ({"token_id": [[0.5, 1]]}, ["token_id is 0.5 at [0, 0]", "whole number from"]),
         ({"logprob": [["a", "b"]]}, ["logprob", "numbers belong"]),
         ({"logprob": [[1], [1, 2]]}, ["logprob", "unequal length"]),
+        ({"response_length": [-1]}, ["response_length is -1 at [0]", "from 0 to"]),
         ({"colour": [1]}, ["'colour' is not a known column"]),
     ],
 )
