@@ -35,9 +35,9 @@ _ENGINE: Final = frozenset({"rollout_logprob"})
 def impossible_logprob(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     """A log-probability above 0 at a trained token.
 
-    No probability exceeds 1, so the column holds something else: rounding of logits that were kept in bfloat16, a placeholder
-    such as 1.0 for a token whose logprob is missing, a negative log-likelihood with its sign, or a plain probability. Ratios
-    and KL are computed from these numbers and are then wrong by as much.
+    No probability exceeds 1, so the column holds something else: rounding of logits that were kept in bfloat16, a
+    placeholder such as 1.0 for a token whose logprob is missing, a negative log-likelihood with its sign, or a plain
+    probability. Ratios and KL are computed from these numbers and are then wrong by as much.
 
     For each logprob column the largest value and the share above 0 are taken over the trained tokens. ``rounding`` (nat) is
     what float32 explains; above ``gross`` (nat) it is an error. If at least ``coarse`` of the column's values fit bfloat16
@@ -92,9 +92,9 @@ def _positive(view: View, limits: Limits, name: str, breach: Breach) -> Hit:
 def impossible_length(view: View, _: Limits) -> Iterable[Hit | Skip]:
     """Lengths below 0, or lengths that contradict each other.
 
-    Checked per row: no recorded length is negative; stored_length is the number of tokens that the row really stores; there are
-    not more prompt tokens in the loss than prompt tokens. What breaks this makes every length statistic and every mask-edge
-    check of the row worthless. One row is enough.
+    Checked per row: no recorded length is negative; stored_length is the number of tokens that the row really stores; there
+    are not more prompt tokens in the loss than prompt tokens. What breaks this makes every length statistic and every
+    mask-edge check of the row worthless. One row is enough.
     """
     for name, words in (
         ("data.negative_length_frac", "hold a negative length"),
@@ -152,9 +152,9 @@ def repeated_steps(view: View, _: Limits) -> Iterable[Hit | Skip]:
 def dropped_steps(view: View, _: Limits) -> Iterable[Hit | Skip]:
     """Steps that the recorder dropped, or that not every writing rank completed.
 
-    When the disk is slower than the trainer, whole steps are dropped rather than the trainer held up, and counted. A defect that
-    showed only in those steps stays unseen, and trends have gaps. A single incomplete step at the end of a run that has not been
-    closed is normal.
+    When the disk is slower than the trainer, whole steps are dropped rather than the trainer held up, and counted. A defect
+    that showed only in those steps stays unseen, and trends have gaps. A single incomplete step at the end of a run that has
+    not been closed is normal.
     """
     facts = view.facts
     if facts.dropped_steps:
@@ -217,12 +217,12 @@ def duplicate_samples(view: View, limits: Limits) -> Iterable[Hit | Skip]:
 
     Copies have equal rewards, so they shrink the group's spread, weigh their response several times, and make groups without
     signal. But a policy of low entropy repeats itself honestly: two independent samples coincide with the sum of squared
-    probabilities. Responses are compared token by token, and each response's own log-probability says how often it should come
-    again.
+    probabilities. Responses are compared token by token, and each response's own log-probability says how often it should
+    come again.
 
     It fires on copies that cannot be chance: at least ``rows`` rows and a share of ``improbable`` of responses with a
-    probability below 1e-6 that stand twice in their group; or on a share of ``share`` that exceeds the expected one ``excess``
-    times.
+    probability below 1e-6 that stand twice in their group; or on a share of ``share`` that exceeds the expected one
+    ``excess`` times.
 
     Limits: if the logprob belongs to another temperature than the sampler's, greedy or cold sampling looks like copies;
     ``config.temperature`` and ``config.top_k`` tell.
@@ -256,7 +256,7 @@ def _copies(view: View, limits: Limits) -> Iterator[Hit]:
     unchecked = () if view.config.temperature is not None else ("greedy sampling: config.temperature is not recorded",)
     message = (
         f"{total:.1%} of the responses are identical to another of their group {found.when}, where their own "
-        f"probabilities predict {level:.2g} of them"
+        f"probabilities predict {level:.2%}"
     )
     severe = total > limits["share"] and (np.isnan(level) or total > limits["excess"] * level)
     ruled_out = ("low entropy: the copies' own log-probabilities make them improbable",)

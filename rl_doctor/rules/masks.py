@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from rl_doctor.report.model import Evidence, Hit
 from rl_doctor.rules.reading import lacking
@@ -12,6 +13,25 @@ from rl_doctor.rules.view import View
 
 _INVERTED_AGREEMENT = 0.1
 _INVERTED_BEYOND = 0.9
+AGREEMENT: Final = ("mask.role_agreement", "mask.sampled_agreement")
+GAPS: Final = ("mask.unsampled_hard_frac", "mismatch.zero_fill_frac", "mismatch.nan_frac")
+
+
+def inverted(view: View) -> bool:
+    """Whether mask-inverted has the better name for what is wrong with the mask."""
+    series = (view.get(name) for name in AGREEMENT)
+    return any(found is not None and pooled(found) < _INVERTED_AGREEMENT for found in series)
+
+
+def in_observations(view: View) -> float:
+    """Number of trained tokens whose logprob is missing in runs that look like observations; 0 if most gaps lie elsewhere."""
+    runs, zeros, nans = (_items(view, name) for name in GAPS)
+    return runs if runs >= 0.5 * (zeros + nans) else 0.0
+
+
+def _items(view: View, name: str) -> float:
+    found = view.get(name)
+    return 0.0 if found is None else float((found.values * found.counts).sum())
 
 
 @rule(
@@ -38,8 +58,8 @@ def mask_covers_padding(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     over them. It shows as noise that grows with the spread of lengths, never as an exception.
 
     Two counts over the trained tokens: those at or beyond response_length (any is an error), and those that are the padding
-    token after the last other token of the row (an error in more than ``padding_rows`` of the rows; one such token is allowed
-    where EOS and padding share an id). The second works without lengths.
+    token after the last other token of the row (an error in more than ``padding_rows`` of the rows; one such token is
+    allowed where EOS and padding share an id). The second works without lengths.
 
     Limits: needs response_length, or token ids and the padding id. A mask that is inverted altogether is mask-inverted's
     business.
@@ -73,6 +93,7 @@ def mask_covers_padding(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     "mask-misses-eos",
     severity="error",
     needs=("mask.eos_missed_frac",),
+    optional=AGREEMENT,
     limits={"most": 0.5, "some": 0.05, "rows": 3},
     cause="EOS is masked out together with padding, usually since both share an id.",
     advice=(
@@ -92,15 +113,16 @@ def mask_misses_eos(view: View, limits: Limits) -> Iterable[Hit | Skip]:
 
     The policy then never learns when to stop: the decision to end gets no gradient, and lengths drift towards the limit.
 
-    Judged are rows whose finish_reason is stop (or unknown), that end by an EOS id, and whose last token before it is trained. Of
-    these the share with an untrained EOS is 0 in a healthy run and about 1 with this defect. More than ``most`` is an error,
-    more than ``some`` (and at least ``rows`` rows) a warning: token-level rejection may take single EOS tokens out.
+    Judged are rows whose finish_reason is stop (or unknown), that end by an EOS id, and whose last token before it is
+    trained. Of these the share with an untrained EOS is 0 in a healthy run and about 1 with this defect. More than ``most``
+    is an error, more than ``some`` (and at least ``rows`` rows) a warning: token-level rejection may take single EOS tokens
+    out.
 
-    Limits: needs token ids and the EOS ids of the run. Where the attention mask leaves EOS out too, it was not recorded, and the
-    row is not judged.
+    Limits: needs token ids and the EOS ids of the run. Where the attention mask leaves EOS out too, it was not recorded, and
+    the row is not judged.
     """
     missed = above(view.series("mask.eos_missed_frac"), limits["some"])
-    if missed is None or missed.items < limits["rows"]:
+    if missed is None or missed.items < limits["rows"] or inverted(view):
         return
     severity = "error" if missed.value > limits["most"] else "warning"
     message = f"{missed.items:.0f} of {missed.n} responses that end by EOS ({missed.value:.0%}) do not train it {missed.when}"
@@ -127,9 +149,9 @@ def mask_inverted(view: View, limits: Limits) -> Iterable[Hit | Skip]:
 
     What the policy sampled gets no gradient and what it read, or padding, does. The loss moves, the task does not improve.
 
-    The mask is compared with who wrote each token (role), with where the engine gave a logprob, and with where the response ends.
-    A share of agreement below ``agreement``, or a share of trained tokens beyond the response above ``beyond``, over at least
-    ``tokens`` tokens, is an inverted mask. Anything in between is another rule's business.
+    The mask is compared with who wrote each token (role), with where the engine gave a logprob, and with where the response
+    ends. A share of agreement below ``agreement``, or a share of trained tokens beyond the response above ``beyond``, over
+    at least ``tokens`` tokens, is an inverted mask. Anything in between is another rule's business.
     """
     series = {name: view.get(name) for name in ("mask.role_agreement", "mask.sampled_agreement")}
     beyond = view.get("mask.beyond_length_frac")
@@ -167,9 +189,9 @@ def mask_inverted(view: View, limits: Limits) -> Iterable[Hit | Skip]:
 def prompt_in_loss(view: View, _: Limits) -> Iterable[Hit | Skip]:
     """Prompt tokens are trained on.
 
-    The advantage of the response then pushes the probability of the question up or down; the policy drifts on text that it did
-    not write, and lengths of prompts weigh in the loss. prompt_loss_tokens counts prompt positions that the loss covers: 0 is
-    right.
+    The advantage of the response then pushes the probability of the question up or down; the policy drifts on text that it
+    did not write, and lengths of prompts weigh in the loss. prompt_loss_tokens counts prompt positions that the loss covers:
+    0 is right.
     """
     rows = above(view.series("mask.prompt_loss_frac"), 0.0)
     if rows is None:
@@ -188,10 +210,10 @@ def prompt_in_loss(view: View, _: Limits) -> Iterable[Hit | Skip]:
         "mask.observation_frac",
         "mask.observation_trained_frac",
         "mask.unsampled_frac",
-        "mask.role_agreement",
-        "mask.sampled_agreement",
+        *GAPS,
+        *AGREEMENT,
     ),
-    limits={"share": 0.01, "agreement": _INVERTED_AGREEMENT},
+    limits={"share": 0.01},
     cause="Tokens that the policy did not write are in the loss: tool output, user turns, or glue of the chat template.",
     advice=(
         "Build the mask while the conversation is put together (token in, token out), not by searching for markers in text.",
@@ -204,25 +226,24 @@ def prompt_in_loss(view: View, _: Limits) -> Iterable[Hit | Skip]:
 def observation_in_loss(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     """Tool output, user text or template glue is trained on.
 
-    Their probability under the policy is low and not its doing; the gradient there dominates, KL turns strongly negative, and
-    runs collapse early.
+    Their probability under the policy is low and not its doing; the gradient there dominates, KL turns strongly negative,
+    and runs collapse early.
 
-    With roles, trained tokens that a tool, a user or the system wrote are counted. Without, trained tokens for which the engine
-    gave no logprob (NaN, or 0 where the trainer finds them improbable), in runs of three or more, between tokens that have one.
-    More than ``share`` of the trained tokens is an error, less a warning (turn boundaries off by a few tokens).
+    With roles, trained tokens that a tool, a user or the system wrote are counted. Without, trained tokens for which the
+    engine gave no logprob (NaN, or 0 where the trainer finds them improbable), in runs of three or more, between tokens that
+    have one. More than ``share`` of the trained tokens is an error, less a warning (turn boundaries off by a few tokens).
 
-    Limits: without roles and with a placeholder other than NaN or 0 it sees nothing. Missing logprobs at the end of a row, or
-    scattered, are missing-rollout-logprob's business.
+    Limits: without roles and with a placeholder other than NaN or 0 it sees nothing. Missing logprobs at the end of a row,
+    or scattered, are missing-rollout-logprob's business.
     """
     by_role, by_engine = view.get("mask.observation_frac"), view.get("mask.unsampled_frac")
     if by_role is None and by_engine is None:
         yield lacking(view, "mask.observation_frac", "mask.unsampled_frac")
         return
-    for name in ("mask.role_agreement", "mask.sampled_agreement"):
-        agreement = view.get(name)
-        if agreement is not None and pooled(agreement) < limits["agreement"]:
-            return
-    yield from _observed(view, limits, above(by_role, 0.0), above(by_engine, 0.0))
+    if inverted(view):
+        return
+    scattered = _items(view, "mask.unsampled_hard_frac") > 0 and in_observations(view) == 0
+    yield from _observed(view, limits, above(by_role, 0.0), None if scattered else above(by_engine, 0.0))
 
 
 def _observed(view: View, limits: Limits, role: Breach | None, engine: Breach | None) -> Iterator[Hit]:
@@ -248,8 +269,8 @@ def _observed(view: View, limits: Limits, role: Breach | None, engine: Breach | 
     "advantage-outside-mask",
     severity="error",
     needs=("mask.adv_outside_frac", "mask.adv_outside_row_frac"),
-    optional=("mask.adv_inside_zero_frac", "mask.adv_broadcast_frac"),
-    limits={"share": 0.005, "misplaced": 0.25, "mixed": 0.02},
+    optional=("mask.adv_inside_zero_frac", "mask.adv_broadcast_frac", *AGREEMENT),
+    limits={"share": 0.005, "misplaced": 0.25, "before": 0.02, "after": 0.5},
     cause="Advantages were computed or whitened without the mask that the loss uses.",
     advice=(
         "Compute returns and whitening over the mask of the loss, and set advantages to 0 elsewhere.",
@@ -268,9 +289,11 @@ def advantage_outside_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     In rows that hold untrained tokens the share of the sum of |advantage| that lies outside the mask is taken. A row that
     repeats its one advantage everywhere is left out: that is how several trainers store it. More than ``share`` is a warning;
     it is an error if in those rows more than ``misplaced`` of the trained tokens have advantage 0, since then the signal itself
-    is displaced. If only some rows repeat their advantage outside (a share between ``mixed`` and 1 - ``mixed``), a warning says
-    so.
+    is displaced. If rows had no advantage outside the mask at first (a share below ``before``) and later more than ``after`` of
+    them repeat it there, a warning names the step.
     """
+    if inverted(view):
+        return
     outside = above(view.series("mask.adv_outside_frac"), limits["share"])
     if outside is not None:
         steps = outside.series.steps[outside.marked]
@@ -288,12 +311,19 @@ def advantage_outside_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
             cause = "Mask and advantage are displaced against each other."
         yield Hit(message, "error" if misplaced else "warning", tuple(evidence), cause)
         return
+    yield from _turned(view, limits)
+
+
+def _turned(view: View, limits: Limits) -> Iterator[Hit]:
+    """Advantages that were 0 outside the mask at first and are repeated there later."""
     repeated = view.get("mask.adv_broadcast_frac")
-    if repeated is not None and limits["mixed"] < pooled(repeated) < 1.0 - limits["mixed"]:
-        found = above(repeated, limits["mixed"])
-        if found is not None:
-            message = f"{found.value:.0%} of the rows repeat their advantage at untrained tokens {found.when}, the others do not"
-            yield Hit(message, "warning", (found.evidence(),))
+    later = above(repeated, limits["after"])
+    if repeated is None or later is None:
+        return
+    before = repeated.values[repeated.steps < later.first]
+    if len(before) >= 3 and before.max() <= limits["before"]:
+        message = f"{later.value:.0%} of the rows repeat their advantage at untrained tokens {later.when}, and none did before"
+        yield Hit(message, "warning", (later.evidence(),))
 
 
 @rule(
@@ -301,6 +331,7 @@ def advantage_outside_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     "empty-mask",
     severity="error",
     needs=("mask.empty_frac", "mask.empty_unexplained_frac"),
+    optional=AGREEMENT,
     limits={"all": 0.999, "most": 0.5, "some": 0.05},
     cause="The mask removes whole responses: a filter that matches everything, or a mask that was never set.",
     advice=(
@@ -317,8 +348,8 @@ def empty_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     baselines they still count. If a whole step has none, the step trains nothing.
 
     Rows that only fill the batch and rows without a response are left out. Steps in which more than ``all`` of the rows are
-    empty are an error. Otherwise the share of rows that neither the length limit nor an abort explains counts: above ``most`` a
-    warning, above ``some`` worth knowing. Overlong filtering is at most info.
+    empty are an error. Otherwise the share of rows that neither the length limit nor an abort explains counts: above
+    ``most`` a warning, above ``some`` worth knowing. Overlong filtering is at most info.
     """
     share, odd = view.series("mask.empty_frac"), view.series("mask.empty_unexplained_frac")
     nothing = above(share, limits["all"])
@@ -331,6 +362,6 @@ def empty_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
         yield Hit(message, "warning" if unlucky else "error", (nothing.evidence(),), cause)
         return
     strange = above(odd, limits["some"])
-    if strange is not None and pooled(odd) > limits["some"]:
+    if strange is not None and pooled(odd) > limits["some"] and not inverted(view):
         message = f"{strange.value:.0%} of {strange.n} responses have no trained token {strange.when}"
         yield Hit(message, "warning" if strange.value > limits["most"] else "info", (strange.evidence(),))

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import FIRST_STEP, Bools, Floats, derived, segment_sums, selection
+from rl_doctor.analyzer.derive import FIRST_STEP, Bools, Floats, derived, known, segment_sums, selection
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums
 from rl_doctor.store.batch import Batch
@@ -30,6 +30,8 @@ PLACEHOLDER_BELOW: Final = -1.0
 """A trainer logprob below this at a token that the engine calls certain (exactly 0) cannot be numerics or truncation."""
 NOISE: Final = 0.02
 """Differences below this (nat) carry no sign: rounding of the engine and of bfloat16."""
+IMPOSSIBLE: Final = 1e-3
+"""A logprob at or above this is no rounding of one; such tokens are counted by the metrics on impossible values and left out."""
 CLAMP: Final = math.log(10.0)
 _P1 = "honest sampling gives E[exp(difference)] = 1: importance sampling identity"
 
@@ -48,6 +50,7 @@ class Pair:
 
 
 def _pair(x: Floats, y: Floats, keep: Bools, splits: NDArray[np.int64]) -> Pair:
+    keep = keep & (x < IMPOSSIBLE) & (y < IMPOSSIBLE)
     before = np.zeros(len(keep) + 1, np.int64)
     np.cumsum(keep, out=before[1:])
     return Pair(x[keep].astype(np.float64), y[keep].astype(np.float64), before[splits])
@@ -100,23 +103,35 @@ def trainer_side(batch: Batch) -> Floats | None:
 
 
 @derived
+def candidates(batch: Batch) -> Bools:
+    """Bool ``[n_tokens]``: trained tokens that lie inside the response, as far as its length is known."""
+    chosen = selection(batch)
+    length = batch.get("response_length")
+    if length is None:
+        return chosen
+    place = np.arange(batch.n_tokens) - spread(batch, batch.splits[:-1])
+    beyond = known(length) & (length < np.diff(batch.splits))
+    return chosen & ~(spread(batch, beyond) & (place >= spread(batch, length))) if beyond.any() else chosen
+
+
+@derived
 def _known(batch: Batch) -> tuple[Bools, Bools] | None:
     """Trained tokens with both logprobs, and those of them that hold a placeholder."""
     trainer = trainer_side(batch)
     if trainer is None:
         return None
     rollout = batch.columns["rollout_logprob"]
-    both = selection(batch) & np.isfinite(rollout) & np.isfinite(trainer)
+    both = candidates(batch) & np.isfinite(rollout) & np.isfinite(trainer)
     return both, both & (rollout == 0.0) & (trainer < PLACEHOLDER_BELOW)
 
 
 @derived
 def rollout_pair(batch: Batch) -> Pair | None:
     """The *rollout* pair: x is rollout_logprob, y the trainer's; None where the run has no trainer logprob."""
-    known, trainer = _known(batch), trainer_side(batch)
-    if known is None or trainer is None:
+    told, trainer = _known(batch), trainer_side(batch)
+    if told is None or trainer is None:
         return None
-    both, placeholder = known
+    both, placeholder = told
     return _pair(batch.columns["rollout_logprob"], trainer, both & ~placeholder, batch.splits)
 
 
@@ -201,7 +216,7 @@ def _exp_std(s: Sums) -> float:
 
 
 _NEEDS = ("rollout_logprob", "old_logprob|logprob")
-_ROLLOUT = ("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP)
+_ROLLOUT = ("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP, "response_length")
 
 
 @reduction(zero=Sums(), needs=_NEEDS, optional=_ROLLOUT)
@@ -283,10 +298,10 @@ metric("mismatch.max", _range, lambda s: s.high, unit="nat", source="arithmetic"
 @reduction(zero=Sums(), needs=("rollout_logprob",), optional=_ROLLOUT)
 def _missing(batch: Batch) -> Sums:
     """Trained tokens: holding a placeholder; rollout_logprob exactly 0; rollout_logprob not finite."""
-    chosen, rollout = selection(batch), batch.columns["rollout_logprob"]
+    chosen, rollout = candidates(batch), batch.columns["rollout_logprob"]
     count = int(chosen.sum())
-    known = _known(batch)
-    placeholder = np.zeros_like(chosen) if known is None else known[1]
+    told = _known(batch)
+    placeholder = np.zeros_like(chosen) if told is None else told[1]
     flags = (placeholder, chosen & (rollout == 0.0), chosen & ~np.isfinite(rollout))
     return Sums(tuple(Sum.of(segment_sums(flag, batch.splits), count) for flag in flags))
 
@@ -314,4 +329,20 @@ metric(
     unit="1",
     source="arithmetic",
     doc="Share of trained tokens whose rollout_logprob is NaN or infinite.",
+)
+
+
+@reduction(zero=Sum(), needs=("is_weight",))
+def _weights(batch: Batch) -> Sum:
+    weight = batch.columns["is_weight"][selection(batch)]
+    return Sum.of(weight[np.isfinite(weight)].astype(np.float64))
+
+
+metric(
+    "mismatch.is_weight_mean",
+    _weights,
+    lambda s: s.mean,
+    unit="1",
+    source="truncated importance sampling corrects the loss for the sampler's distribution",
+    doc="Mean importance weight of the rollout correction, as applied in the loss.",
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rl_doctor.analyzer.derive import FIRST_STEP, segment_sums, selection
-from rl_doctor.analyzer.metrics.mismatch import bypassed, first_pass, pass_pair, spread
+from rl_doctor.analyzer.metrics.mismatch import IMPOSSIBLE, bypassed, first_pass, pass_pair, spread
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
@@ -19,7 +19,7 @@ def _distances(batch: Batch, pairs: tuple[tuple[str, str], ...], *, first: bool)
     names = {name for pair in pairs for name in pair}
     keep = selection(batch)
     for name in names:
-        keep = keep & np.isfinite(batch.columns[name])
+        keep = keep & np.isfinite(batch.columns[name]) & (batch.columns[name] < IMPOSSIBLE)
     rows = first_pass(batch) if first else None
     if rows is not None:
         keep = keep & spread(batch, rows)

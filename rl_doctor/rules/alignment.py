@@ -1,0 +1,227 @@
+"""Faults between rollout and trainer that have a shape of their own: temperature, truncation, shifts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+
+from rl_doctor.report.model import Evidence, Hit
+from rl_doctor.rules.reading import lacking
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.signature import (
+    DEEPEST,
+    FIRST,
+    FIRST_METRICS,
+    LEAST,
+    ROLLOUT,
+    ROLLOUT_METRICS,
+    SHIFTED_ROWS,
+    Bins,
+    bins,
+    from_the_start,
+    kinds,
+)
+from rl_doctor.rules.spans import above, among, at, pooled
+from rl_doctor.rules.view import View
+
+SHORT: Final = Skip("length", f"fewer than {LEAST} pairs of logprobs, which is too few to tell")
+_PASS: Final = ("mismatch.pass_shifted_frac", "mismatch.pass_lag", "mismatch.pass_lag_share", "mismatch.pass_short_lag")
+
+
+@rule(
+    "RLD103",
+    "temperature-mismatch",
+    severity="error",
+    optional=(*ROLLOUT_METRICS, *FIRST_METRICS),
+    limits={"honest": 4.0},
+    cause="Rollout and trainer use different sampling temperatures.",
+    advice=(
+        "Divide the trainer's logits by the sampler's temperature in every pass that yields logprobs.",
+        "Ask the engine for processed logprobs (after temperature), or compare with untempered ones on both sides.",
+        "Then check that the slope is 1.00.",
+    ),
+    avoids=(
+        "stale weights and numeric noise, which scatter around slope 1",
+        "a policy that sharpens while the engine lags: that sets in slowly",
+    ),
+    source="public trainer issues; E[exp(d)] = 1 holds for any trainer distribution if the recorded logprob is the sampler's",
+)
+def temperature_mismatch(view: View, limits: Limits) -> Iterable[Hit | Skip]:
+    """The trainer's logprobs are a stretched copy of the engine's.
+
+    With logits divided by another temperature the two logprobs stay almost perfectly correlated, but the slope of one on the
+    other leaves 1. The loss then optimises a policy that is not the one that samples: ratios and importance weights are biased
+    at every token, and some models do not train at all.
+
+    It fires where the correlation is above .95 while the slope (and the slope the other way round, so that noise cannot feign
+    it) is on the same side of 1, from the first steps on or from one step to the next. The mean of exp(d), d = trainer -
+    rollout, tells whose number is wrong: 1 within ``honest`` standard errors means that the engine reports what it sampled
+    from, so the trainer's temperature is off; above 1 that the engine reports raw logprobs, so perhaps only the comparison (and
+    any importance weight) is wrong. The same test runs on logprob against old_logprob of the first mini-batch: two passes of
+    the trainer with different temperatures.
+
+    Limits: the slope depends on the shape of the logits, so it signals a temperature and does not measure it.
+    """
+    rollout, passes = bins(view, ROLLOUT), bins(view, FIRST)
+    if rollout is None and passes is None:
+        yield _absent(view)
+        return
+    between = [] if passes is None else list(_tempered(view, passes, limits))
+    yield from between
+    if rollout is not None and not between:
+        yield from _tempered(view, rollout, limits)
+
+
+def _absent(view: View) -> Skip:
+    measured = view.get("mismatch.abs") is not None or view.get("mismatch.first_abs") is not None
+    return SHORT if measured else lacking(view, "mismatch.abs", "mismatch.first_abs")
+
+
+def _tempered(view: View, found: Bins, limits: Limits) -> Iterator[Hit]:
+    marked = kinds(found, view.config.top_p).tempered
+    if not marked.any() or not from_the_start(found, marked, np.log(np.maximum(found["slope"], 1e-3))):
+        return
+    slope, corr = found.mean("slope", marked), found.mean("corr", marked)
+    mean = found.mean("exp_mean", marked)
+    total = float(found.n[marked].sum())
+    error = found.mean("exp_std", marked) / math.sqrt(total)
+    evidence = tuple(found.evidence(name, marked, limit) for name, limit in (("slope", 1.0), ("corr", 0.95), ("exp_mean", 1.0)))
+    temperature = view.config.temperature
+    known = "" if temperature is None or temperature == 1.0 else f" (the sampler's temperature is {temperature:g})"
+    if found.prefix == FIRST:
+        message = (
+            f"logprob follows old_logprob with slope {slope:.2f} (correlation {corr:.3f}) before any update {found.when(marked)}"
+        )
+        cause = "The two passes of the trainer use different temperatures: one of them leaves it out."
+        yield Hit(message, "error", evidence, cause, ("stale weights: the slope is not 1 and the correlation is high",))
+        return
+    message = (
+        f"the trainer's logprobs follow the engine's with slope {slope:.2f} (correlation {corr:.3f}, "
+        f"mean exp(d) {mean:.3f}) {found.when(marked)}{known}"
+    )
+    ruled_out = ["stale weights and numerics: they scatter around slope 1", "a shift: the logprobs agree in place"]
+    if mean - limits["honest"] * error > 1.0 and found.mean("exp_mean_clamped", marked) > 1.0:
+        cause = "The engine reports logprobs before temperature; the trainer's are after it."
+        ruled_out.append("a trainer without temperature: the mean of exp(d) would be 1")
+    elif mean + limits["honest"] * error < 1.0:
+        cause = "Rollout and trainer use different sampling temperatures, and the engine also cuts the tail (top-p or top-k)."
+    else:
+        cause = "The trainer computes logprobs at another temperature than the sampler's, usually without it."
+        ruled_out.append("raw logprobs from the engine: the mean of exp(d) would be above 1")
+    unchecked = () if temperature is not None else ("the configured temperature: config.temperature",)
+    yield Hit(message, "error", evidence, cause, tuple(ruled_out), unchecked)
+
+
+@rule(
+    "RLD104",
+    "truncated-sampling-mismatch",
+    severity="error",
+    needs=("mismatch.abs",),
+    optional=ROLLOUT_METRICS,
+    limits={"error": 0.98},
+    cause="The engine renormalises over the tokens that top-p, top-k or min-p keeps; the trainer covers the whole vocabulary.",
+    advice=(
+        "Train with top_p = 1 and top_k off.",
+        "Or normalise both sides over the same kept tokens; a mix of supports in old_logprob and logprob is worse than either.",
+        "Keep importance weights out of the loss until then: over a response of n tokens they shrink by the kept mass to the n.",
+    ),
+    avoids=("placeholders of 0", "logprobs of another token than the sampled one, which have no lower bound"),
+    source="public trainer and engine issues; log of the kept mass bounds the difference from below",
+)
+def truncated_sampling_mismatch(view: View, limits: Limits) -> Iterable[Hit | Skip]:
+    """The engine's logprobs are of a cut distribution, the trainer's are not.
+
+    Top-p and top-k drop the tail and scale up what is left, so the engine's probability of each sampled token is larger by the
+    kept mass. Every importance ratio then carries that factor, always in the same direction: sequence-level weights vanish with
+    length.
+
+    The fingerprint is d = trainer - rollout at or below 0 at (nearly) every token beyond the noise, bounded from below by
+    log(top_p), with a mean of exp(d), the kept mass, significantly below 1. A kept mass above ``error`` is a warning, below it
+    an error.
+
+    Limits: a kept mass within .02 of 1 drowns in the rounding of bfloat16.
+    """
+    found = bins(view, ROLLOUT)
+    if found is None:
+        yield SHORT
+        return
+    marked = kinds(found, view.config.top_p).truncated
+    if not marked.any():
+        return
+    mass, deepest = found.mean("exp_mean", marked), float(np.nanmin(found["min"][marked]))
+    top_p = view.config.top_p
+    bound = "" if top_p is None else f", log(top_p) is {math.log(top_p):.3f}" if top_p > 0 else ""
+    message = (
+        f"{found.mean('one_sided_frac', marked):.1%} of the differences are negative, down to {deepest:.3f} nat{bound}; "
+        f"the kept mass is {mass:.3f} {found.when(marked)}"
+    )
+    evidence = (
+        found.evidence("exp_mean", marked, 1.0), found.evidence("one_sided_frac", marked, 0.5),
+        Evidence("mismatch.min", int(found.first[marked][0]), int(found.last[marked][-1]), deepest, None,
+                 math.log(top_p) if top_p is not None and 0 < top_p < 1 else DEEPEST, "nat", int(found.n[marked].sum())),
+    )  # fmt: skip
+    ruled_out = ("stale weights and numerics: they err to both sides", "a logprob of another token: the differences are bounded")
+    unchecked = () if top_p is not None else ("which truncation: config.top_p and config.top_k",)
+    yield Hit(message, "error" if mass < limits["error"] else "warning", evidence, None, ruled_out, unchecked)
+
+
+@rule(
+    "RLD105",
+    "logprob-misaligned",
+    severity="error",
+    optional=(*ROLLOUT_METRICS, *_PASS, "mismatch.lag_corr"),
+    limits={"rows": SHIFTED_ROWS, "global": 0.8, "count": 3},
+    cause="Logprobs belong to neighbouring tokens: columns are shifted against each other.",
+    advice=(
+        "Check the shift between logits and labels: logits at t predict the token at t + 1.",
+        "If the offset varies with the prompt, cut both columns by the row's own prompt length and padding.",
+        "Compare one row by hand, token by token.",
+    ),
+    avoids=("rows with fewer than 16 trained tokens, which are pooled", "rows of low entropy, in which nothing correlates"),
+    source="public trainer issues; a shift keeps the mean log-ratio near 0 and only the correlation at another offset shows it",
+)
+def logprob_misaligned(view: View, limits: Limits) -> Iterable[Hit | Skip]:
+    """Two logprob columns of the same tokens agree only when one is moved by some positions.
+
+    Every ratio is then that of two unrelated tokens: importance weights near 3 in the mean, clipped at random, while the mean
+    log-ratio stays near 0 and looks fine.
+
+    Rows with at least 16 trained tokens whose logprobs do not correlate in place are compared at offsets of 1 to 3 positions to
+    either side; a row is shifted if the correlation there is above .8 and better by .3. Shorter rows are pooled. More than
+    ``rows`` of the rows is an error. If ``global`` of the shifted rows share one offset it is a global shift, else columns are
+    cut by the wrong lengths. Tested are the trainer's logprobs against rollout_logprob, and logprob against old_logprob.
+
+    Limits: offsets beyond 3 are seen only as missing correlation, which rollout-trainer-mismatch reports.
+    """
+    measured = False
+    for prefix, who in ((ROLLOUT, "the trainer's logprobs and rollout_logprob"), ("mismatch.pass_", "logprob and old_logprob")):
+        rows, short = view.get(prefix + "shifted_frac"), view.get(prefix + "short_lag")
+        measured = measured or rows is not None or short is not None
+        breach = above(rows, limits["rows"])
+        if breach is not None and breach.items >= limits["count"]:
+            steps = breach.series.steps[breach.marked]
+            lags, share = at(view.get(prefix + "lag"), steps), at(view.get(prefix + "lag_share"), steps)
+            lag = 0 if lags is None else int(np.median(lags.values))
+            same = (
+                share is not None
+                and pooled(share) >= limits["global"]
+                and lags is not None
+                and bool((lags.values == lag).mean() > 0.8)
+            )
+            where = f"by {lag:+d} positions" if same else "by offsets that differ from row to row"
+            cause = None if same else "Columns are cut by the wrong row's lengths: the offset varies with prompt or padding."
+            message = f"in {breach.value:.0%} of {breach.n} rows {who} agree only when moved {where} {breach.when}"
+            evidence = [breach.evidence(where={"lag": lag} if same else None)]
+            ruled_out = ("stale weights, temperature and numerics: none of them moves the correlation to another position",)
+            yield Hit(message, "error", tuple(evidence), cause, ruled_out)
+            continue
+        moved = None if short is None else among(short, short.values != 0.0, 0.0)
+        if moved is not None and moved.marked.mean() > 0.5:
+            lag = int(np.median(moved.series.values[moved.marked]))
+            message = f"in rows too short to judge one by one, {who} agree only when moved by {lag:+d} positions {moved.when}"
+            yield Hit(message, "error", (moved.evidence(value=float(lag), where={"lag": lag}),))
+    if not measured:
+        yield lacking(view, "mismatch.shifted_frac", "mismatch.pass_shifted_frac") if view.get("mismatch.abs") is None else SHORT
