@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from rl_doctor.analyzer.derive import FIRST_STEP
-from rl_doctor.analyzer.logged import logged_batches, logged_columns, logged_series
+from rl_doctor.analyzer.logged import logged_batches, logged_columns, logged_components, logged_series
 from rl_doctor.analyzer.registry import (
     PER_SEQUENCE_PREFIX,
     Metric,
@@ -26,6 +26,7 @@ from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
 
 CONFIG_PREFIX: Final = "config."
+COMPONENTS: Final = "reward.component."
 _ADDED: Final[Mapping[str, str]] = {FIRST_STEP: "rollout_step", PASSES: "uid"}
 """Columns that the engine adds to batches, each with the stored column that it follows from."""
 
@@ -116,6 +117,9 @@ def analyze(source: Source, names: Sequence[str] | None = None, extra: Iterable[
     wanted: list[Metric] = []
     log: MetricLog | None = None
     logged: dict[str, Series] = {}
+    if (names is None or COMPONENTS in names) and not any(name.startswith(COMPONENTS) for name in known):
+        log = source.metrics()
+        logged |= {name: found for name in logged_components(log) if (found := logged_series(log, name, "reward")) is not None}
     for name in _expand(known, names):
         lacks = lacking(known[name].needs, source.columns, source.info.config) if name in known else _family_columns(name)
         if not lacks:

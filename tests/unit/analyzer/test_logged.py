@@ -3,21 +3,82 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rl_doctor.analyzer.engine import analyze
-from rl_doctor.analyzer.logged import NATIVE_NAMES
+from rl_doctor.analyzer.logged import COLUMN_NAMES, METRIC_NAMES, plain
+from rl_doctor.analyzer.registry import metrics
 from rl_doctor.schema import RunConfig
 from tests.unit.analyzer.memory import MemoryRun, log
 
+NATIVE = {
+    "optim.grad_norm": [
+        "grad_norm",
+        "train/grad_norm",
+        "actor/grad_norm",
+        "policy/grad_norm",
+        "actor_grad_norm",
+        "optim/grad_norm",
+    ],
+    "optim.learning_rate": [
+        "learning_rate",
+        "train/learning_rate",
+        "actor/lr",
+        "actor_lr",
+        "lr",
+        "policy/policy_lr",
+        "train/lr-pg_0",
+    ],
+    "reward.mean": ["reward", "train/reward", "critic/rewards/mean", "critic_rewards_mean"],
+    "policy.entropy": ["entropy", "actor/entropy"],
+    "ref.kl": ["kl", "train/kl", "actor/kl_loss"],
+    "length.truncated_frac": ["completions/clipped_ratio"],
+    "group.zero_std_frac": ["frac_reward_zero_std"],
+}
 
-@pytest.mark.parametrize(("column", "name"), [(column, name) for column, names in NATIVE_NAMES.items() for name in names])
-def test_every_trainers_name_is_known(column: str, name: str) -> None:
-    run = MemoryRun([], logged=log({name: {2: 0.5, 1: 0.25}, "loss": {1: 7.0}}))
-    series = analyze(run, [f"optim.{column}"]).series[f"optim.{column}"]
+
+@pytest.mark.parametrize(("metric", "name"), [(metric, name) for metric, names in NATIVE.items() for name in [metric, *names]])
+def test_each_trainers_name_is_known(metric: str, name: str) -> None:
+    run = MemoryRun([], logged=log({name: {2: 0.5, 1: 0.25}, "other": {1: 7.0}}))
+    series = analyze(run, [metric]).series[metric]
     assert (series.steps.tolist(), series.values.tolist(), series.counts.tolist()) == ([1, 2], [0.25, 0.5], [1, 1])
+
+
+def test_validation_scores_are_averaged_over_data_sources_at_the_steps_that_have_them() -> None:
+    run = MemoryRun(
+        [], logged=log({"val-core/a/acc/mean@4": {5: 0.25, 10: 0.5}, "val-core/b/acc/mean@4": {5: 0.75}, "val": {5: 9.0}})
+    )
+    series = analyze(run, ["val.mean_at_n"]).series["val.mean_at_n"]
+    assert (series.steps.tolist(), series.values.tolist()) == ([5, 10], [0.5, 0.5])
+    assert analyze(run, ["val.best_at_n"]).missing == {"val.best_at_n": ("val.best_at_n",)}
+    evaluated = MemoryRun([], logged=replace(log({"eval_reward": {3: 0.5}}), splits=np.array(["eval"], object)))
+    assert analyze(evaluated, ["val.mean_at_n"]).series["val.mean_at_n"].values.tolist() == [0.5]
+
+
+def test_names_are_of_metrics() -> None:
+    assert set(METRIC_NAMES) <= set(metrics())
+    taken = [name for names in (*COLUMN_NAMES.values(), *METRIC_NAMES.values()) for name in names]
+    assert len(taken) == len(set(taken))
+    assert all(plain(name) == name for name in taken)
+
+
+def test_what_is_0_in_every_row_was_not_measured() -> None:
+    run = MemoryRun([], logged=log({"entropy": {1: 0.0, 2: 0.0}, "reward": {1: 0.0, 2: 0.0}}))
+    found = analyze(run, ["policy.entropy", "reward.mean"])
+    assert list(found.series) == ["reward.mean"]
+    assert found.missing == {"policy.entropy": ("entropy",)}
+
+
+def test_reward_components_of_a_log() -> None:
+    run = MemoryRun([], logged=log({"rewards/fmt/mean": {1: 0.5}, "train/rewards/task/std": {1: 0.1}, "rewards/other": {1: 1.0}}))
+    found = analyze(run, ["reward.component."]).series
+    assert {name: series.values.tolist() for name, series in found.items()} == {
+        "reward.component.fmt.mean": [0.5],
+        "reward.component.task.std": [0.1],
+    }
 
 
 def test_scalars_exist_beside_tokens_and_on_their_own_steps() -> None:

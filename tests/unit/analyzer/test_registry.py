@@ -7,6 +7,7 @@ import re
 import pytest
 
 from rl_doctor.analyzer.engine import CONFIG_PREFIX
+from rl_doctor.analyzer.logged import VALIDATION
 from rl_doctor.analyzer.registry import Metric, families, metric, metrics, metrics_for, reduction, sequence_values
 from rl_doctor.analyzer.states import Sum
 from rl_doctor.schema import RunConfig, column
@@ -14,7 +15,7 @@ from tests.unit.analyzer.reference import REFERENCES
 
 NAME = re.compile(r"[a-z]+(\.[a-z][a-z0-9]*(_[a-z0-9]+)*)+")
 COMPONENTS = ("reward/fmt", "reward/task")
-ADDED = ("rollout_first_step", "passes")
+ADDED = ("rollout_first_step", "passes", *VALIDATION)
 
 
 def every_metric() -> list[Metric]:
