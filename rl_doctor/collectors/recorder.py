@@ -236,7 +236,9 @@ class Recorder:
     def _end(self, step: int) -> None:
         if self._step is None and self._ended is not None and step <= self._ended:
             return
-        self._ended, self._step = step, None
+        self._ended = step
+        if self._step is not None and self._step <= step:
+            self._step = None
         if self._dropping != step:
             self._backlog.put(StepEnd(step))
 
@@ -253,9 +255,10 @@ class Recorder:
 
     def _note_dtype(self, columns: Mapping[str, Any]) -> None:
         """Say in ``run.json`` what type the trainer's log-probabilities have, as soon as that is known."""
-        if not self._dtype_known and self._writer is not None and "logprob" in columns:
+        dtype = "" if self._dtype_known else dtype_of(columns.get("logprob"))
+        if dtype:
             self._dtype_known = True
-            self._backlog.put(LogprobDtype(dtype_of(columns["logprob"])))
+            self._backlog.put(LogprobDtype(dtype))
 
     def _alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive() and not self.guard.failed.is_set()

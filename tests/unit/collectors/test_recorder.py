@@ -149,6 +149,28 @@ def test_flush_makes_an_unfinished_step_readable(tmp_path: Path) -> None:
     recorder.close()
 
 
+@pytest.mark.parametrize("ends", [(), (1, 2, 3), (2,), (3, 3), (1, 3, 2)], ids=str)
+def test_steps_end_once_however_it_is_said(tmp_path: Path, ends: tuple[int, ...]) -> None:
+    heard: list[int] = []
+    with Recorder(tmp_path / "run", on_part=heard.extend) as recorder:
+        for step in (1, 2, 3):
+            recorder.log_batch(step=step, **batch(step))
+        for step in ends:
+            recorder.end_step(step)
+    assert sorted(set(heard)) == [1, 2, 3]
+    assert open_run(tmp_path / "run").facts.incomplete_steps == ()
+    assert read(tmp_path / "run")["step"].tolist() == np.repeat([1, 2, 3], 4).tolist()
+
+
+def test_lists_are_as_good_as_arrays(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "run") as recorder:
+        recorder.log_batch(step=1, response_mask=[[1, 1], [1, 0]], logprob=[[-1.0, -2.0], [-3.0, 0.0]], reward=[0.5, None])
+    got = read(tmp_path / "run", "logprob", "reward")
+    assert got["logprob"].tolist() == [-1, -2, -3]
+    assert got["reward"][0] == 0.5
+    assert np.isnan(got["reward"][1])
+
+
 def test_on_part_hears_of_the_steps_that_each_part_completes(tmp_path: Path) -> None:
     heard: list[tuple[int, ...]] = []
     with Recorder(tmp_path / "run", on_part=heard.append) as recorder:
