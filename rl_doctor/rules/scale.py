@@ -146,12 +146,16 @@ def _alive(stats: Mapping[str, Series], below: float, share: float) -> bool:
 
 
 def _constant(name: str, stats: Mapping[str, Series]) -> Hit | None:
+    """A component that has one value at nearly all steps."""
     mean, spread = stats.get("mean"), stats.get("std")
-    if mean is None or len(mean) < 5 or np.ptp(mean.values) > 0 or (spread is not None and float(spread.values.max()) > 0):
+    if mean is None or len(mean) < 5:
         return None
-    value = float(mean.values[0])
+    values, counts = np.unique(mean.values, return_counts=True)
+    share, value = float(counts.max()) / len(mean), float(values[np.argmax(counts)])
+    if share < 0.8 or (share == 1.0 and spread is not None and float(spread.values.max()) > 0):
+        return None
     return Hit(
-        f"Reward component {name} is {value:g} at all {len(mean)} steps" + (": it is never earned" if value == 0 else ""),
+        f"Reward component {name} is {value:g} at {counts.max()} of {len(mean)} steps" + (": never earned" if value == 0 else ""),
         "info",
         (evidence(mean, 0, -1, value=value, where={"component": name}),),
         cause="The component is dead: never earned, or never computed."

@@ -213,7 +213,7 @@ def _step_sizes(values: Floats, width: int) -> Floats:
 
 
 def jump(values: Floats, threshold: float = 7.0, width: int | None = None) -> Jump | None:
-    """The largest sudden and lasting shift of the level, or None.
+    """The largest sudden and lasting shift of the level, of several about as large the first, or None.
 
     Two lines are fitted before and after every point; their distance there is a step, whatever the trend is. It counts if it
     is ``threshold`` times the typical step of this series, at least a fifth of its range, done within a few points, and kept
@@ -228,16 +228,20 @@ def jump(values: Floats, threshold: float = 7.0, width: int | None = None) -> Ju
     typical = max(spread(steps) * (1.0 + 20.0 / values.size), 0.03 * reach)
     if typical == 0.0:
         return None
-    order = np.argsort(-np.abs(steps))[: 4 * width]
-    for position in order:
+    candidates: list[Jump] = []
+    largest = 0.0
+    for position in np.argsort(-np.abs(steps))[: 4 * width]:
         step = float(steps[position])
-        if abs(step) < threshold * typical:
-            return None
+        if abs(step) < max(threshold * typical, 0.7 * largest):
+            break
         index = _locate(calm, int(position) + width)
+        if index + 3 * width > values.size and abs(step) < 1.5 * threshold * typical:
+            continue
         found = _lasting(values, index, width, step)
         if found is not None:
-            return Jump(index, *found[:2], abs(step) / typical, found[2])
-    return None
+            largest = max(largest, abs(step))
+            candidates.append(Jump(index, *found[:2], abs(step) / typical, found[2]))
+    return min(candidates, key=lambda item: item.index, default=None)
 
 
 def _locate(calm: Floats, index: int) -> int:
@@ -263,8 +267,9 @@ def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excu
     """Stretches where a non-negative series stands out statistically and materially; the same for ``a * x``.
 
     The local level is a running median wide enough not to follow an excursion; the logarithm of value over level must exceed
-    both ``log(factor)`` and ``sigmas`` robust standard deviations of itself. The resolution of the log (the smallest
-    difference between two values) is the least level, so that values rounded to 0.000 and 0.001 are no excursion.
+    both ``log(factor)`` and ``sigmas`` robust standard deviations of itself (or 2.2 times its own quantile .975, if that is
+    less). The resolution of the log (the smallest difference between two values) is the least level, so that values rounded
+    to 0.000 and 0.001 are no excursion.
     """
     if values.size < 8:
         return ()
@@ -272,12 +277,11 @@ def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excu
     levels = running_median(values, width)
     end = slice(max(values.size - width // 2, width), None)
     levels[end] = np.minimum(levels[end], _history(values, width)[end])
-    distinct = np.unique(values)
-    resolution = float(np.diff(distinct).min()) if distinct.size > 1 and distinct.size < 0.5 * values.size else 0.0
-    least = max(resolution, float(np.median(values)) * 1e-3, np.finfo(np.float64).tiny)
+    least = max(_resolution(values), float(np.median(values)) * 1e-3, np.finfo(np.float64).tiny)
     levels = np.maximum(levels, least)
     heights = np.log(np.maximum(values, least) / levels)
-    bar = max(math.log(factor), sigmas * spread(heights))
+    typical = min(sigmas * spread(heights), 2.2 * float(np.quantile(heights, 0.975)))
+    bar = max(math.log(factor), typical)
     marked = np.flatnonzero(heights > bar)
     if marked.size == 0:
         return ()
@@ -288,6 +292,14 @@ def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excu
         first, last = int(part[0]), int(part[-1])
         found.append(Excursion(first, last, peak, float(values[peak]), float(levels[first]), last < values.size - 2))
     return tuple(found)
+
+
+def _resolution(values: Floats) -> float:
+    """The step that the log rounds to, if values repeat: the smallest difference, at most the median of the positive values."""
+    distinct = np.unique(values)
+    if distinct.size < 2 or distinct.size >= 0.5 * values.size:
+        return 0.0
+    return min(float(np.diff(distinct).min()), float(np.median(values[values > 0])))
 
 
 def _history(values: Floats, width: int) -> Floats:

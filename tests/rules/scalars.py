@@ -115,19 +115,19 @@ def _with(change: Callable[[dict[str, Floats], np.random.Generator], None]) -> C
     return make
 
 
-def _spike(run: dict[str, Floats], rng: np.random.Generator) -> None:
+def _spike(run: dict[str, Floats], _: np.random.Generator) -> None:
     run["ref.kl_k3"][ONSET : ONSET + 5] *= 25
 
 
-def _runaway(run: dict[str, Floats], rng: np.random.Generator) -> None:
+def _runaway(run: dict[str, Floats], _: np.random.Generator) -> None:
     run["ref.kl_k3"][ONSET:] *= np.geomspace(1, 50, STEPS - ONSET)
 
 
-def _zero(run: dict[str, Floats], rng: np.random.Generator) -> None:
+def _zero(run: dict[str, Floats], _: np.random.Generator) -> None:
     run["ref.kl_k3"][:] = 0.0
 
 
-def _falls(run: dict[str, Floats], rng: np.random.Generator) -> None:
+def _falls(run: dict[str, Floats], _: np.random.Generator) -> None:
     run["ref.kl_k3"][ONSET:] = 0.0
 
 
@@ -143,12 +143,12 @@ def collapse(start: float) -> Callable[[dict[str, Floats], np.random.Generator],
     return change
 
 
-def _jump(run: dict[str, Floats], rng: np.random.Generator) -> None:
+def _jump(run: dict[str, Floats], _: np.random.Generator) -> None:
     run["reward.mean"][ONSET:] += 0.6
 
 
-def _jump_scaled(run: dict[str, Floats], rng: np.random.Generator) -> None:
-    _jump(run, rng)
+def _jump_scaled(run: dict[str, Floats], _: np.random.Generator) -> None:
+    _jump(run, _)
     run["reward.mean"] *= 50
     run["reward.std"] *= 50
 
@@ -165,11 +165,11 @@ def _component(run: dict[str, Floats], rng: np.random.Generator) -> None:
     run["reward.mean"] = run["reward.component.correct.mean"] + run["reward.component.format.mean"]
 
 
-def _nan(run: dict[str, Floats], rng: np.random.Generator) -> None:
+def _nan(run: dict[str, Floats], _: np.random.Generator) -> None:
     run["optim.grad_norm"][ONSET:] = np.nan
 
 
-def _drifting(run: dict[str, Floats], rng: np.random.Generator) -> None:
+def _drifting(run: dict[str, Floats], _: np.random.Generator) -> None:
     run["policy.ratio_mean"][:] = 1.0
     run["policy.kl_old_k3"][:] = 0.0
     run["policy.clip_frac"][:] = 0.0
@@ -201,6 +201,7 @@ FAULTS: Final[Mapping[str, tuple[Callable[[np.random.Generator], dict[str, Float
 
 COMPANIONS: Final[Mapping[str, frozenset[str]]] = {
     "component x 500": frozenset({"RLD401"}),
+    "clip fraction .45": frozenset({"RLD204"}),
 }
 """Further codes that may report a warning or worse on a fault, since it is theirs as well."""
 
@@ -209,6 +210,25 @@ def judge(found: View) -> dict[str, Result]:
     """Results of the rules of families 2xx to 6xx, by code."""
     chosen = [rule for code, rule in rules().items() if code[3] in "23456"]
     return {result.code: result for result in run_rules(chosen, found)}
+
+
+def result(
+    code: str, values: Mapping[str, Floats], config: RunConfig = CONFIG, missing: Mapping[str, tuple[str, ...]] | None = None
+) -> Result:
+    """The result of one rule."""
+    return run_rules([rules()[code]], view(values, config, missing))[0]
+
+
+def severity(code: str, values: Mapping[str, Floats], config: RunConfig = CONFIG) -> str | None:
+    """The severity of the one finding of a rule; None where it passed or was skipped."""
+    made = result(code, values, config)
+    assert made.outcome != "crashed", made
+    if not made.findings:
+        return None
+    (found,) = made.findings
+    assert found.evidence
+    assert found.cause
+    return found.severity
 
 
 def alarms(results: Mapping[str, Result]) -> set[str]:

@@ -1,0 +1,164 @@
+import numpy as np
+import pytest
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Result
+from rl_doctor.rules.registry import rules
+from rl_doctor.rules.runner import run_rules
+from rl_doctor.rules.view import View
+from rl_doctor.schema import RunConfig, RunInfo
+from tests.rules.scalars import CONFIG, Floats, autoregressive, with_config
+
+N = 60
+
+
+def _judge(
+    code: str,
+    values: dict[str, Floats],
+    config: RunConfig = CONFIG,
+    count: int = 8,
+    missing: dict[str, tuple[str, ...]] | None = None,
+) -> Result:
+    made = {
+        name: Series(name, "1", np.arange(len(part)), np.asarray(part, float), np.full(len(part), count))
+        for name, part in values.items()
+    }
+    result = run_rules([rules()[code]], View(RunInfo(config=config), made, missing or {}))[0]
+    assert result.outcome != "crashed", result
+    return result
+
+
+def _severity(code: str, values: dict[str, Floats], config: RunConfig = CONFIG, count: int = 8) -> str | None:
+    found = _judge(code, values, config, count).findings
+    return found[0].severity if found else None
+
+
+@pytest.mark.parametrize(
+    ("code", "metric"),
+    [
+        ("RLD407", "group.zero_std_frac"),
+        ("RLD408", "group.near_zero_std_frac"),
+        ("RLD409", "group.size_min"),
+        ("RLD410", "adv.abs_mean"),
+    ],
+)
+def test_the_missing_column_is_named(code: str, metric: str) -> None:
+    made = _judge(code, {}, missing={metric: ("group",)})
+    assert (made.outcome, made.missing, made.reason) == ("skipped", ("group",), "column")
+
+
+@pytest.mark.parametrize("code", ["RLD407", "RLD408"])
+def test_few_groups_are_inconclusive(code: str) -> None:
+    assert _judge(code, {"group.zero_std_frac": np.ones(3), "group.near_zero_std_frac": np.ones(3)}, count=2).reason == "length"
+
+
+def _idle(share: float, right: float, **more: Floats) -> dict[str, Floats]:
+    return {
+        "group.zero_std_frac": np.full(N, share), "group.all_max_frac": np.full(N, right),
+        "group.all_min_frac": np.full(N, share - right), **more,
+    }  # fmt: skip
+
+
+def test_no_signal_in_nearly_all_groups_is_an_error_with_its_cause() -> None:
+    wrong = _judge("RLD407", _idle(0.97, 0.0)).findings[0]
+    assert wrong.severity == "error"
+    assert "all wrong" in wrong.cause
+    right = _judge("RLD407", _idle(0.97, 0.95)).findings[0]
+    assert right.severity == "error"
+    assert "too easy" in right.cause
+    cut = _judge("RLD407", _idle(0.97, 0.0, **{"length.limit_frac": np.full(N, 0.9)})).findings[0]
+    assert "length limit" in cut.cause
+
+
+def test_solved_run_is_info_and_standing_share_a_warning() -> None:
+    late = np.linspace(0.1, 0.9, N)
+    solved = {
+        "group.zero_std_frac": late, "group.all_max_frac": late, "group.all_min_frac": np.zeros(N),
+        "reward.mean": np.linspace(0.3, 0.98, N), "reward.max": np.ones(N), "reward.min": np.zeros(N),
+    }  # fmt: skip
+    assert _severity("RLD407", solved) == "info"
+    assert _severity("RLD407", {"group.zero_std_frac": late}) == "warning"
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
+def test_ordinary_and_easing_shares_pass(share: float) -> None:
+    assert _severity("RLD407", _idle(share, share / 2)) is None
+    assert _severity("RLD407", {"group.zero_std_frac": np.linspace(1.0, share, N)}) is None
+
+
+def test_one_prompt_per_step_is_judged_by_the_share_of_steps() -> None:
+    idle = (np.random.default_rng(0).random(250) < 0.26).astype(float)
+    assert _severity("RLD407", {"group.zero_std_frac": idle}, count=1) is None
+
+
+def test_near_zero_variance_needs_an_estimator_that_divides_by_it() -> None:
+    values = {"group.near_zero_std_frac": np.full(N, 0.5)}
+    assert _severity("RLD408", values) == "warning"
+    assert _judge("RLD408", values, with_config(adv_estimator="dr_grpo")).reason == "config"
+    assert _judge("RLD408", values, with_config(adv_norm="none")).reason == "config"
+    (found,) = _judge("RLD408", values, RunConfig()).findings
+    assert any("adv_estimator" in words for words in found.unchecked)
+    assert _severity("RLD408", {"group.near_zero_std_frac": np.full(N, 0.1)}) is None
+
+
+def _sizes(low: float, high: float, single: float = 0.0, **more: Floats) -> dict[str, Floats]:
+    return {
+        "group.size_min": np.full(N, low), "group.size_max": np.full(N, high), "group.singleton_frac": np.full(N, single), **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "single", "expected"),
+    [(8, 8, 0, None), (1, 1, 1, "error"), (1, 8, 0.1, "warning"), (16, 16, 0, "error"), (8, 16, 0, "warning"),
+     (12, 12, 0, "error"), (3, 8, 0, "warning"), (4, 4, 0, "warning")],
+)  # fmt: skip
+def test_sizes_against_configuration(low: float, high: float, single: float, expected: str | None) -> None:
+    assert _severity("RLD409", _sizes(low, high, single)) == expected
+
+
+def test_groups_of_one_name_the_cause() -> None:
+    (found,) = _judge("RLD409", _sizes(1, 1, 1.0), RunConfig()).findings
+    assert found.severity == "error"
+    assert "own" in found.cause
+    assert any("group_size" in words for words in found.unchecked)
+
+
+def test_lost_samples_are_info_where_aborts_explain_them_and_groups_are_not_needed_by_every_estimator() -> None:
+    assert _severity("RLD409", _sizes(6, 8, **{"length.aborted_frac": np.full(N, 0.05)})) == "info"
+    assert _judge("RLD409", _sizes(1, 1, 1.0), with_config(adv_estimator="gae")).reason == "config"
+    assert _judge("RLD409", _sizes(1, 1, 1.0), with_config(group_size=1)).reason == "config"
+
+
+def _fits(**residuals: float) -> dict[str, Floats]:
+    noise = np.abs(1 + 0.05 * autoregressive(np.random.default_rng(0), N))
+    values = {f"advantage.fit_{name}_mean": value * noise for name, value in residuals.items()}
+    return {**values, "adv.abs_mean": np.full(N, 0.8), "adv.varying_frac": np.zeros(N)}
+
+
+def test_advantages_that_the_configuration_reproduces_pass() -> None:
+    assert _judge("RLD410", _fits(configured=1e-7, rloo=0.3, dr_grpo=0.4), count=500).outcome == "passed"
+
+
+def test_another_ddof_or_epsilon_never_alarms() -> None:
+    assert _severity("RLD410", _fits(configured=0.05, grpo_group_ddof0_eps6=1e-7, rloo=0.3), count=500) is None
+
+
+def test_another_family_is_an_error_that_names_it() -> None:
+    (found,) = _judge("RLD410", _fits(configured=0.4, grpo_group_ddof1_eps6=0.4, dr_grpo=1e-8), count=500).findings
+    assert found.severity == "error"
+    assert "dr_grpo" in found.cause
+
+
+def test_no_match_is_an_error_if_declared_and_info_if_not() -> None:
+    values = _fits(configured=0.9, grpo_group_ddof1_eps6=0.8, dr_grpo=0.7, rloo=0.9)
+    assert _severity("RLD410", values, count=500) == "error"
+    values.pop("advantage.fit_configured_mean")
+    assert _severity("RLD410", values, RunConfig(), count=500) == "info"
+
+
+def test_critic_advantages_are_not_judged_from_groups() -> None:
+    values = _fits(dr_grpo=0.9)
+    assert _judge("RLD410", values, with_config(adv_estimator="gae"), count=500).reason == "config"
+    assert _judge("RLD410", {**values, "adv.varying_frac": np.ones(N)}, count=500).reason == "data"
+    assert _judge("RLD410", {**values, "adv.abs_mean": np.zeros(N)}, count=500).reason == "data"
+    assert _judge("RLD410", values, count=2).reason == "length"

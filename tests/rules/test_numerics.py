@@ -1,0 +1,76 @@
+import numpy as np
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Result
+from rl_doctor.rules.registry import rules
+from rl_doctor.rules.runner import run_rules
+from rl_doctor.rules.view import View
+from rl_doctor.schema import RunInfo
+from tests.rules.scalars import Floats
+
+N = 30
+
+
+def _judge(values: dict[str, Floats], missing: dict[str, tuple[str, ...]] | None = None) -> Result:
+    made = {name: Series(name, "1", np.arange(N), np.asarray(part, float), np.full(N, 100)) for name, part in values.items()}
+    result = run_rules([rules()["RLD601"]], View(RunInfo(), made, missing or {}))[0]
+    assert result.outcome != "crashed", result
+    return result
+
+
+def _from(step: int, value: float) -> Floats:
+    values = np.zeros(N)
+    values[step:] = value
+    return values
+
+
+def _broken(step: int) -> Floats:
+    values = np.ones(N)
+    values[step:] = np.nan
+    return values
+
+
+def test_nothing_recorded_names_a_column() -> None:
+    made = _judge({}, {"policy.entropy": ("entropy",)})
+    assert (made.outcome, made.missing) == ("skipped", ("entropy",))
+
+
+def test_finite_run_passes() -> None:
+    assert _judge({"numerics.nonfinite.logprob": np.zeros(N), "optim.grad_norm": np.ones(N)}).outcome == "passed"
+
+
+def test_nan_gradient_is_an_error_at_its_step() -> None:
+    (found,) = _judge({"optim.grad_norm": _broken(12)}).findings
+    assert found.severity == "error"
+    assert found.evidence[0].first_step == 12
+    assert found.unchecked
+
+
+def test_first_number_in_order_of_steps_and_of_computation_is_named() -> None:
+    values = {
+        "optim.grad_norm": _broken(7), "numerics.nonfinite.logprob": _from(8, 5.0),
+        "numerics.nonfinite.old_logprob": _from(7, 2.0), "policy.ratio_mean": _broken(7),
+    }  # fmt: skip
+    (found,) = _judge(values).findings
+    assert found.severity == "error"
+    assert found.message.startswith("old_logprob")
+    assert found.evidence[0].metric == "numerics.nonfinite.old_logprob"
+
+
+def test_nan_outside_the_mask_only_is_separate() -> None:
+    values = {"numerics.nonfinite.old_logprob": np.zeros(N), "numerics.nonfinite_stored.old_logprob": _from(3, 4.0)}
+    (found,) = _judge(values).findings
+    assert found.severity == "warning"
+    assert any("grad_norm" in words for words in found.unchecked)
+    (found,) = _judge({**values, "optim.grad_norm": np.ones(N)}).findings
+    assert found.severity == "info"
+    assert found.ruled_out
+
+
+def test_column_that_is_nan_everywhere_was_not_recorded() -> None:
+    assert _judge({"numerics.nonfinite.teacher_logprob": np.full(N, 100.0), "optim.grad_norm": np.ones(N)}).outcome == "passed"
+
+
+def test_column_that_the_update_need_not_read_is_a_warning() -> None:
+    (found,) = _judge({"numerics.nonfinite.rollout_logprob": _from(3, 4.0), "optim.grad_norm": np.ones(N)}).findings
+    assert found.severity == "warning"

@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+
+from tests.rules.scalars import Floats, autoregressive, result, severity, with_config
+
+N = 200
+RNG = np.random.default_rng
+
+
+def _norm(seed: int = 0, scale: float = 0.25) -> Floats:
+    return 0.4 * np.exp(scale * autoregressive(RNG(seed), N, 0.5))
+
+
+@pytest.mark.parametrize("code", ["RLD602", "RLD603", "RLD604", "RLD605"])
+def test_the_missing_column_is_named(code: str) -> None:
+    missing = {"optim.grad_norm": ("grad_norm",), "optim.learning_rate": ("learning_rate",)}
+    made = result(code, {}, missing=missing)
+    assert made.missing == (("learning_rate",) if code == "RLD605" else ("grad_norm",))
+
+
+@pytest.mark.parametrize("code", ["RLD602", "RLD603", "RLD604", "RLD605"])
+def test_short_is_inconclusive(code: str) -> None:
+    assert result(code, {"optim.grad_norm": np.zeros(3), "optim.learning_rate": np.zeros(3)}).reason == "length"
+
+
+def test_recovered_spike_is_info_and_an_ongoing_one_a_warning() -> None:
+    norm = _norm()
+    norm[100] = 20.0
+    assert severity("RLD602", {"optim.grad_norm": norm}) == "info"
+    norm = _norm()
+    norm[188:] *= 40
+    assert severity("RLD602", {"optim.grad_norm": norm}) == "warning"
+
+
+def test_norm_above_the_clip_bound_is_no_fault() -> None:
+    assert severity("RLD602", {"optim.grad_norm": 30 * _norm()}, with_config(max_grad_norm=1.0)) is None
+
+
+def test_norm_logged_after_clipping_hides_spikes_and_that_is_said() -> None:
+    norm = np.minimum(5 * _norm(scale=0.05), 1.0)
+    norm[50] = 30.0
+    (found,) = result("RLD602", {"optim.grad_norm": norm}, with_config(max_grad_norm=1.0)).findings
+    assert any("clipping" in words for words in found.unchecked)
+
+
+def test_vanished_gradient() -> None:
+    norm = _norm()
+    norm[120:] *= 1e-4
+    (found,) = result("RLD603", {"optim.grad_norm": norm}).findings
+    assert found.severity == "error"
+    assert found.evidence[0].first_step == pytest.approx(121, abs=3)
+    solved = {"optim.grad_norm": norm, "group.zero_std_frac": np.full(N, 0.95)}
+    assert severity("RLD603", solved) == "warning"
+    assert severity("RLD603", {"optim.grad_norm": _norm() * np.linspace(1, 0.1, N)}) is None
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.26, None), (0.6, "warning"), (0.96, "error")])
+def test_zero_gradient_by_share(share: float, expected: str | None) -> None:
+    norm = np.where(RNG(0).random(N) < share, 0.0, _norm())
+    assert severity("RLD604", {"optim.grad_norm": norm}) == expected
+
+
+def test_zero_gradient_names_groups_or_the_loss() -> None:
+    zero = {"optim.grad_norm": np.zeros(N)}
+    (idle,) = result("RLD604", {**zero, "group.zero_std_frac": np.ones(N)}).findings
+    assert "same reward" in idle.cause
+    (detached,) = result("RLD604", {**zero, "group.zero_std_frac": np.full(N, 0.2)}).findings
+    assert "detached" in detached.cause
+    assert detached.ruled_out
+    (unknown,) = result("RLD604", zero).findings
+    assert any("group" in words for words in unknown.unchecked)
+
+
+def _rate(**zero: slice) -> Floats:
+    rate = np.full(N, 1e-6)
+    for part in zero.values():
+        rate[part] = 0.0
+    return rate
+
+
+@pytest.mark.parametrize("zero", [slice(0, 1), slice(N - 1, N), slice(100, 101)])
+def test_first_step_of_warm_up_last_of_decay_and_single_steps_pass(zero: slice) -> None:
+    assert severity("RLD605", {"optim.learning_rate": _rate(part=zero)}) is None
+
+
+@pytest.mark.parametrize(("zero", "expected"), [(slice(50, 53), "warning"), (slice(120, N), "error")])
+def test_learning_rate_of_zero_by_length(zero: slice, expected: str) -> None:
+    assert severity("RLD605", {"optim.learning_rate": _rate(part=zero)}) == expected
+
+
+def test_zero_everywhere_is_rounding_unless_the_policy_stands_still() -> None:
+    zero = {"optim.learning_rate": np.zeros(N)}
+    assert severity("RLD605", zero) == "info"
+    assert severity("RLD605", {**zero, "ref.kl_k3": np.linspace(0, 0.01, N)}) == "info"
+    assert severity("RLD605", {**zero, "ref.kl_k3": np.zeros(N)}) == "error"

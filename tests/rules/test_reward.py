@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+
+from rl_doctor.schema import RunConfig
+from tests.rules.scalars import Floats, autoregressive, healthy, result, severity, with_config
+
+N = 400
+TIME = np.arange(N)
+RNG = np.random.default_rng
+
+
+def _noise(scale: float, seed: int = 0, rho: float = 0.5, n: int = N) -> Floats:
+    return scale * autoregressive(RNG(seed), n, rho)
+
+
+def _jumping(size: float = 0.6, at: int = 240, seed: int = 0) -> Floats:
+    return np.linspace(0.3, 0.5, N) + _noise(0.02, seed) + size * (at <= TIME)
+
+
+@pytest.mark.parametrize(("code", "metric"), [("RLD401", "reward.mean"), ("RLD402", "reward.std"), ("RLD403", "reward.mean")])
+def test_without_reward_the_column_is_named(code: str, metric: str) -> None:
+    made = result(code, {}, missing={metric: ("reward",)})
+    assert (made.outcome, made.missing) == ("skipped", ("reward",))
+
+
+@pytest.mark.parametrize("code", ["RLD401", "RLD402", "RLD403"])
+def test_short_is_inconclusive(code: str) -> None:
+    made = result(code, {"reward.mean": np.zeros(4), "reward.std": np.full(4, 0.1)})
+    assert made.outcome == "skipped" if code != "RLD403" else made.outcome in {"skipped", "passed"}
+
+
+@pytest.mark.parametrize("scale", [1.0, 50.0, 1e-3])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_jump_is_found_at_any_scale(scale: float, sign: float) -> None:
+    for seed in range(5):
+        (found,) = result("RLD401", {"reward.mean": scale * _jumping(0.6 * sign, seed=seed)}).findings
+        assert found.severity == "warning"
+        assert found.evidence[0].first_step == pytest.approx(241, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [("gae", "error"), ("reinforce", "error"), ("grpo", "warning"), ("rloo", "warning"), (None, "warning")],
+)
+def test_severity_depends_on_the_baseline(estimator: str | None, expected: str) -> None:
+    (found,) = result("RLD401", {"reward.mean": _jumping()}, with_config(adv_estimator=estimator)).findings
+    assert found.severity == expected
+    assert any("adv_estimator" in words for words in found.unchecked) == (estimator is None)
+
+
+def test_jump_that_comes_back_is_info() -> None:
+    assert severity("RLD401", {"reward.mean": _jumping() - 0.6 * (TIME >= 300)}) == "info"
+
+
+def test_policy_that_changes_at_the_same_step_is_named() -> None:
+    entropy = 0.8 * np.exp(_noise(0.03, 3))
+    entropy[240:] += 1.0
+    (found,) = result("RLD401", {"reward.mean": _jumping(-0.3), "policy.entropy": entropy}).findings
+    assert "policy.entropy" in found.cause
+    (found,) = result("RLD401", {"reward.mean": _jumping(-0.3), "policy.entropy": 0.8 * np.exp(_noise(0.03, 3))}).findings
+    assert any("policy.entropy" in words for words in found.ruled_out)
+    assert any("data_source" in words for words in found.unchecked)
+
+
+def test_component_that_moves_is_named() -> None:
+    part = np.full(N, 0.1) + _noise(0.01, 4)
+    part[240:] += 0.6
+    (found,) = result("RLD401", {"reward.mean": _jumping(), "reward.component.style.mean": part}).findings
+    assert "style" in found.message
+    assert found.evidence[0].where == {"component": "style"}
+
+
+@pytest.mark.parametrize("width", [6, 15, 40])
+def test_learning_is_no_drift(width: int) -> None:
+    for seed in range(10):
+        rise = 0.1 + 0.7 / (1 + np.exp(-(TIME - 150) / width))
+        assert severity("RLD401", {"reward.mean": rise + _noise(0.02, seed)}) is None
+
+
+def test_spike_and_small_shift_within_the_spread_are_no_drift() -> None:
+    spike = np.full(N, 0.5) + _noise(0.02)
+    spike[200:205] += 0.6
+    assert severity("RLD401", {"reward.mean": spike}) is None
+    small = {"reward.mean": np.full(N, 0.5) + _noise(0.003, n=N) + 0.05 * (TIME >= 240), "reward.std": np.full(N, 0.45)}
+    assert severity("RLD401", small) is None
+
+
+def test_variance_shift_is_found_with_direction() -> None:
+    spread = 0.4 * np.exp(_noise(0.05))
+    spread[240:] *= 5
+    (found,) = result("RLD402", {"reward.std": spread}).findings
+    assert found.severity == "warning"
+    assert "grew" in found.message
+    assert "fell" in result("RLD402", {"reward.std": 1 / spread}).findings[0].message
+
+
+def test_spread_of_a_two_valued_reward_follows_its_mean() -> None:
+    mean = np.where(TIME < 240, 0.5, 0.97) + _noise(0.005)
+    spread = np.sqrt(mean * (1 - mean))
+    bounds = {"reward.min": np.zeros(N), "reward.max": np.ones(N)}
+    assert severity("RLD402", {"reward.std": spread, "reward.mean": mean, **bounds}) is None
+    assert severity("RLD402", {"reward.std": spread}) == "warning"
+
+
+def test_shrinking_spread_of_a_converging_run_passes() -> None:
+    assert severity("RLD402", {"reward.std": (0.05 + 0.4 * np.exp(-TIME / 80)) * np.exp(_noise(0.05))}) is None
+
+
+def test_all_zero_rewards_are_an_error() -> None:
+    zero = np.zeros(40)
+    values = {"reward.mean": zero, "reward.std": zero, "reward.min": zero, "reward.max": zero}
+    (found,) = result("RLD403", values).findings
+    assert found.severity == "error"
+    assert any("finish_reason" in words for words in found.unchecked)
+    (alone,) = result("RLD403", {"reward.mean": zero}).findings
+    assert alone.severity == "error"
+
+
+def test_truncation_is_named_before_the_reward_function() -> None:
+    zero = np.zeros(40)
+    (cut,) = result("RLD403", {"reward.mean": zero, "length.limit_frac": np.full(40, 0.97)}).findings
+    assert "length limit" in cut.cause
+    (ended,) = result("RLD403", {"reward.mean": zero, "length.limit_frac": np.zeros(40)}).findings
+    assert "exception" in ended.cause
+    assert any("length limit" in words for words in ended.ruled_out)
+
+
+def test_reward_that_falls_to_a_constant_is_an_error_and_a_solved_task_is_not() -> None:
+    mean = np.full(100, 0.5) + _noise(0.05, n=100)
+    spread = np.full(100, 0.5)
+    mean[70:], spread[70:] = 0.0, 0.0
+    assert severity("RLD403", {"reward.mean": mean, "reward.std": spread}) == "error"
+    mean[70:] = 1.0
+    assert severity("RLD403", {"reward.mean": mean, "reward.std": spread}) == "info"
+
+
+def test_a_few_zero_steps_and_varied_rewards_pass() -> None:
+    run = healthy(RNG(0))
+    run["reward.mean"][10:13] = 0.0
+    run["reward.std"][10:13] = 0.0
+    assert severity("RLD403", run, RunConfig()) is None
+    assert result("RLD403", {"reward.mean": np.zeros(3)}).reason == "length"
