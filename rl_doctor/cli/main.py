@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
     Args:
         arguments: the words after ``rl-doctor``; by default those of the process.
     """
-    # A check multiplies no matrices: starting BLAS threads costs a tenth of a second, looking for pydantic plugins a third of that.
+    # A check multiplies no matrices: starting BLAS threads costs a tenth of a second, finding pydantic plugins a third.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     try:
