@@ -57,7 +57,7 @@ def check(
     reading = _Reading(run, progress)
     known = metrics_for(run.columns)
     asked = {name for rule in chosen for name in (*rule.needs, *rule.optional)}
-    plan = reconcile.plan(run.info, run.columns, run.metrics())
+    plan = reconcile.plan(run.info, run.columns, reading.metrics())
     analysis = analyze(reading, sorted(name for name in asked if name in known or name.endswith(".")), plan.metrics)
     blank = reading.blank()
     comparisons = reconcile.compare(plan, analysis.series)
@@ -95,6 +95,7 @@ class _Reading:
     def __init__(self, run: Run, progress: Progress | None) -> None:
         self._run = run
         self._progress = progress
+        self._log: MetricLog | None = None
         self._finite: set[str] = set()
         self._blank: set[str] = set()
 
@@ -107,7 +108,9 @@ class _Reading:
         return self._run.columns
 
     def metrics(self) -> MetricLog:
-        return self._run.metrics()
+        if self._log is None:
+            self._log = self._run.metrics()
+        return self._log
 
     def batches(self, columns: Collection[str]) -> Iterator[Batch]:
         done = 0
@@ -139,7 +142,7 @@ class _Reading:
         from rl_doctor.schema import column
 
         numbers = {name for name in self._finite if (known := column(name)) is not None and known.dtype.startswith("float")}
-        if self._blank and not numbers - _SCHEDULED and not len(self._run.metrics()):
+        if self._blank and not numbers - _SCHEDULED and not len(self.metrics()):
             raise NothingToJudgeError(
                 f"{self._run.path}: nothing to judge: not one finite number in {', '.join(sorted(self._blank))}"
             )
