@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rl_doctor.report.model import Evidence, Hit
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from rl_doctor.analyzer.reconcile import Comparison
 
 
 @rule(
@@ -50,31 +45,25 @@ def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         yield Skip("data", view.uncompared or "no logged metric could be recomputed")
         return
     for item in view.comparisons:
-        hit = _judge(item, limits)
-        if hit is not None:
-            yield hit
-
-
-def _judge(item: Comparison, limits: Limits) -> Hit | None:
-    difference = np.abs(item.logged - item.recomputed)
-    size = np.maximum(np.abs(item.logged), np.abs(item.recomputed))
-    wrong = (difference > item.tolerance) & (difference > limits["relative"] * size)
-    number, compared = int(wrong.sum()), len(item.steps)
-    if number < min(limits["min_steps"], compared) or number < limits["share_warning"] * compared or not number:
-        return None
-    steps, logged, recomputed = item.steps[wrong], item.logged[wrong], item.recomputed[wrong]
-    worst = int(np.argmax(difference[wrong] / np.maximum(item.tolerance[wrong], np.finfo(np.float64).tiny)))
-    ratio = _constant_ratio(logged, recomputed, limits["spread"])
-    told = f"; logged / recomputed is {ratio:.4g} throughout" if ratio is not None else ""
-    message = (
-        f"{item.name} differs from its recomputation in {number} of {compared} steps, e.g. {logged[worst]:.6g} logged against "
-        f"{recomputed[worst]:.6g} at step {int(steps[worst])}{told}"
-    )
-    evidence = Evidence(
-        item.metric or item.name, int(steps[0]), int(steps[-1]), float(logged[worst]), float(recomputed[worst]),
-        float(item.tolerance[wrong][worst]), item.unit, number, {"logged_name": item.name},
-    )  # fmt: skip
-    return Hit(message, "error" if number >= limits["share"] * compared else "warning", (evidence,))
+        difference = np.abs(item.logged - item.recomputed)
+        size = np.maximum(np.abs(item.logged), np.abs(item.recomputed))
+        wrong = (difference > item.tolerance) & (difference > limits["relative"] * size)
+        number, compared = int(wrong.sum()), len(item.steps)
+        if number < max(1, min(limits["min_steps"], compared)) or number < limits["share_warning"] * compared:
+            continue
+        steps, logged, recomputed = item.steps[wrong], item.logged[wrong], item.recomputed[wrong]
+        worst = int(np.argmax(difference[wrong] / size[wrong]))
+        ratio = _constant_ratio(logged, recomputed, limits["spread"])
+        told = f"; logged / recomputed is {ratio:.4g} throughout" if ratio is not None else ""
+        message = (
+            f"{item.name} differs from its recomputation in {number} of {compared} steps, e.g. {logged[worst]:.6g} logged "
+            f"against {recomputed[worst]:.6g} at step {int(steps[worst])}{told}"
+        )
+        evidence = Evidence(
+            item.metric or item.name, int(steps[0]), int(steps[-1]), float(logged[worst]), float(recomputed[worst]),
+            float(item.tolerance[wrong][worst]), item.unit, number, {"logged_name": item.name},
+        )  # fmt: skip
+        yield Hit(message, "error" if number >= limits["share"] * compared else "warning", (evidence,))
 
 
 def _constant_ratio(logged: NDArray[np.float64], recomputed: NDArray[np.float64], spread: float) -> float | None:
