@@ -11,7 +11,7 @@ import pytest
 from rl_doctor.analyzer.engine import analyze
 from rl_doctor.analyzer.registry import metrics_for
 from tests.unit.analyzer.memory import MemoryRun
-from tests.unit.analyzer.reference import REFERENCES
+from tests.unit.analyzer.reference_rollouts import REFERENCES
 from tests.unit.analyzer.rows import CONFIG, by_rollout, by_step, random_rows
 
 SEEDS = range(4)

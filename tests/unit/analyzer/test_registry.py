@@ -11,7 +11,7 @@ from rl_doctor.analyzer.logged import VALIDATION
 from rl_doctor.analyzer.registry import Metric, families, metric, metrics, metrics_for, reduction, sequence_values
 from rl_doctor.analyzer.states import Sum
 from rl_doctor.schema import RunConfig, column
-from tests.unit.analyzer.reference import REFERENCES
+from tests.unit.analyzer.reference_rollouts import REFERENCES
 
 NAME = re.compile(r"[a-z]+(\.[a-z][a-z0-9]*(_[a-z0-9]+)*)+")
 COMPONENTS = ("reward/fmt", "reward/task")
