@@ -1,0 +1,85 @@
+"""Every command and every program in the README runs, and the report that it shows is the one that is printed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+BIN = Path(sys.executable).parent
+
+# Setting up environments inside a test that runs in one of them is what CI does around this test.
+MADE_BY_CI = {"make demo", "make test"}
+
+
+def commands():
+    for language, text in BLOCKS:
+        if language != "console":
+            continue
+        for piece in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            line, _, output = piece.partition("\n")
+            yield line.partition("  #")[0].strip(), output
+
+
+def run(command, cwd=ROOT, **environment):
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-c", command], cwd=cwd, env={**os.environ, "PATH": path, "COLUMNS": "100", **environment},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def test_the_readme_has_commands():
+    lines = [line for line, _ in commands()]
+    assert set(lines) >= MADE_BY_CI
+    assert len(lines) > len(MADE_BY_CI)
+
+
+@pytest.mark.parametrize(
+    ("command", "output"), [(line, output) for line, output in commands() if line not in MADE_BY_CI], ids=lambda value: value[:60]
+)
+def test_a_documented_command_runs_and_prints_what_is_shown(command, output, tmp_path):
+    command = command.replace("junit=", f"junit={tmp_path}/")
+    done = run(command)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in ((0, 1) if "check" in command else (0,)), done.stderr
+    assert done.stdout.strip()
+    if output.strip():
+        assert done.stdout.strip() == output.strip()
+
+
+def test_the_healthy_run_passes_the_gate(tmp_path):
+    (gate,) = [line for line, _ in commands() if "healthy.parquet --output-format json" in line]
+    assert run(gate.replace("junit=", f"junit={tmp_path}/")).returncode == 0
+
+
+def test_the_pandas_example_and_the_program_around_it_run(tmp_path):
+    programs = [text for language, text in BLOCKS if language == "python"]
+    (maker,) = [text for text in programs if "to_parquet" in text]
+    (checker,) = [text for text in programs if "open_run" in text]
+    (tmp_path / "make.py").write_text(maker)
+    (tmp_path / "check.py").write_text(checker)
+    assert run(f"{sys.executable} make.py", tmp_path).returncode == 0
+    done = run(f"{sys.executable} check.py", tmp_path)
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)
+
+
+def test_the_loop_example_records(tmp_path):
+    (loop,) = [text for language, text in BLOCKS if language == "python" and "log_batch" in text]
+    setup = (
+        "import numpy as np\n"
+        "steps, attention, mask = 2, np.array([[1, 1, 0], [1, 1, 1]]), np.array([[1, 1, 0], [1, 1, 1]])\n"
+        "new = old = np.full((2, 3), -0.5, np.float32)\n"
+        "advantage, reward, group, uid = np.ones((2, 3)), np.array([1.0, 0.0]), ['p', 'p'], ['a', 'b']\n"
+    )
+    (tmp_path / "loop.py").write_text(setup + loop)
+    done = run(f"{sys.executable} loop.py && rl-doctor metrics runs/a --select policy.ratio_mean", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^ *1 +1$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *2 +1$", done.stdout, re.MULTILINE)
