@@ -375,3 +375,41 @@ def test_verl_averages_micro_batches_and_ranks_without_weights_and_then_mini_bat
     item = compared(run)["actor/ppo_kl"]
     np.testing.assert_array_equal(item.steps, [1, 2, 4, 5, 6, 7])
     np.testing.assert_allclose(item.recomputed, item.logged, rtol=1e-12, atol=1e-15)
+
+
+def test_distance_from_the_sampler_is_a_plain_mean_over_ranks_without_unscored_tokens() -> None:
+    run = trl_run(every=1)
+    native = NATIVE | {
+        "use_vllm": True,
+        "vllm_importance_sampling_correction": True,
+        "vllm_importance_sampling_mode": "token_truncate",
+    }
+    run.info = replace(run.info, config=RunConfig(native=native))
+    random = np.random.default_rng(1)
+    sampled: dict[str, Any] = {}
+    for row in run.rows:
+        size = len(row.tokens["logprob"])
+        noise, weight = sampled.setdefault(row.keys["uid"], (random.normal(0, 0.1, size), random.random(size)))
+        row.tokens["rollout_logprob"] = (row.tokens["old_logprob"] + noise).astype(np.float32)
+        row.tokens["rollout_logprob"][noise > 0.15] = np.nan
+        row.tokens["is_weight"] = weight.astype(np.float32)
+    batch = [row for row in run.rows if row.keys["rollout_step"] == 3 and row.keys["epoch"] == 0]
+    distances, weights = [], []
+    for rank in range(RANKS):
+        mine = [row for row in batch if row.keys["rank"] == rank]
+        covered = [(row, row.tokens["response_mask"]) for row in mine]
+        distance = np.concatenate(
+            [np.abs(row.tokens["old_logprob"] - row.tokens["rollout_logprob"])[mask] for row, mask in covered]
+        )
+        distances.append(distance[~np.isnan(distance)])
+        weights.append(np.concatenate([row.tokens["is_weight"][mask] for row, mask in covered]))
+    prefix = "sampling/sampling_logp_difference"
+    values = {
+        f"{prefix}/mean": float(np.mean([part.mean() for part in distances])),
+        f"{prefix}/max": float(max(part.max() for part in distances)),
+        "sampling/importance_sampling_ratio/mean": float(np.mean([part.mean() for part in weights])),
+    }
+    run.log = logged({2: {"entropy": 1.0}, 3: values})
+    found = compared(run)
+    for name in values:
+        np.testing.assert_allclose(found[name].recomputed, found[name].logged, rtol=1e-6, err_msg=name)
