@@ -1,0 +1,52 @@
+"""The generated pages: complete, and the same as in the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rl_doctor import schema
+from rl_doctor.analyzer.registry import metrics
+from rl_doctor.cli.main import VERBS
+from rl_doctor.rules.registry import rules
+from tools import gen_docs
+
+
+def test_pages_are_current() -> None:
+    assert gen_docs.stale(gen_docs.pages(), gen_docs.DOCS) == [], "`make docs` writes them anew"
+
+
+def test_stale_missing_and_left_over_pages_are_found(tmp_path: Path) -> None:
+    wanted = {"cli.md": "new\n", "rules/kl-spike.md": "page\n"}
+    assert gen_docs.stale(wanted, tmp_path) == ["cli.md: missing", "rules/kl-spike.md: missing"]
+    gen_docs.write(wanted, tmp_path)
+    assert gen_docs.stale(wanted, tmp_path) == []
+    (tmp_path / "cli.md").write_text("old\n")
+    (tmp_path / "rules" / "gone.md").write_text("page\n")
+    assert gen_docs.stale(wanted, tmp_path) == ["cli.md: stale", "rules/gone.md: belongs to no rule"]
+    gen_docs.write(wanted, tmp_path)
+    assert gen_docs.stale(wanted, tmp_path) == []
+
+
+def test_everything_has_its_place() -> None:
+    pages = gen_docs.pages()
+    for rule in rules().values():
+        assert f"(rules/{rule.name}.md)" in pages["rules.md"]
+        page = pages[f"rules/{rule.name}.md"]
+        for part in (rule.code, rule.cause, rule.source, *rule.advice, *rule.avoids, *rule.limits, *rule.needs):
+            assert part in page
+    for name in metrics():
+        assert f"| `{name}` |" in pages["metrics.md"]
+    for column in (*schema.COLUMNS, *(item.name for item in schema.METRIC_COLUMNS)):
+        assert f"| `{column}` |" in pages["schema.md"]
+    for verb in VERBS:
+        assert f"## rl-doctor {verb.NAME}\n" in pages["cli.md"]
+
+
+def test_every_rule_says_what_a_page_needs() -> None:
+    for rule in rules().values():
+        assert rule.doc, rule.code
+        assert rule.cause, rule.code
+        assert rule.advice, rule.code
+        assert rule.source, rule.code
+        for name in rule.limits:
+            assert name in rule.doc, f"{rule.code}: the doc does not explain the limit {name}"
