@@ -191,7 +191,8 @@ def logprob_misaligned(view: View, limits: Limits) -> Iterable[Hit | Skip]:
 
     Rows with at least 16 trained tokens whose logprobs do not correlate in place are compared at offsets of 1 to 3 positions to
     either side; a row is shifted if the correlation there is above .8 and better by .3. Shorter rows are pooled. More than
-    ``rows`` of the rows is an error. If ``global`` of the shifted rows share one offset it is a global shift, else columns are
+    ``rows`` of the rows, and ``count`` rows, is an error. If
+    ``global`` of the shifted rows share one offset it is a global shift, else columns are
     cut by the wrong lengths. Tested are the trainer's logprobs against rollout_logprob, and logprob against old_logprob.
 
     Limits: offsets beyond 3 are seen only as missing correlation, which rollout-trainer-mismatch reports.

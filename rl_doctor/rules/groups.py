@@ -56,7 +56,8 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     The share of such groups, each generation batch once, is an error if it is at least `nearly_all` over the whole run and
     the late window, and a warning if it is `standing` in the late window. If most of them are all right and the reward rose
     to its ceiling, it is info. The split into all right (the largest reward of the batch) and all wrong (the smallest) names
-    the cause. At least `groups` groups are needed.
+    the cause; where at least `cut` of the responses are cut at the length limit, that is it.
+    At least `groups` groups are needed.
     """
     series = view.get("group.zero_std_frac")
     if series is None:
@@ -281,7 +282,7 @@ def advantage_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     four epsilons), Dr. GRPO and RLOO, and by what the configuration asks for. The mean difference over the mean absolute
     advantage is taken per step, and its median over steps for each formula. Below `match` a formula reproduces them. It is
     an error if the best is above `off` although one of these estimators is configured, or if one of another family matches;
-    where the configuration names none, no match is info.
+    where the configuration names none, no match is info. At least `tokens` tokens with an advantage are needed.
     """
     scale, varying = view.get("adv.abs_mean"), view.get("adv.varying_frac")
     fits = {

@@ -162,7 +162,8 @@ def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Normalised advantages hide a new scale of the reward, values and unnormalised advantages do not.
 
     The logarithm of the standard deviation of the reward over a generation batch is searched for a sudden lasting jump (as
-    in rule reward-drift) of at least `factor`. Where the reward has two values, the spread follows from the mean; a jump
+    in rule reward-drift, `z` times what the series shows elsewhere) of at least `factor`.
+    Where the reward has two values, the spread follows from the mean; a jump
     that the mean explains within `binary` times is left out.
     """
     series = view.get("reward.std")

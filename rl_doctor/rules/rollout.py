@@ -114,7 +114,7 @@ def rollout_trainer_mismatch(view: View, limits: Limits) -> Iterable[Hit | Skip]
     error wherever it holds in ``often`` of the stretches or at the end. A mean probability difference above .02 or a k3 above
     .02 is a warning. A difference that is negative at every token without a lower bound means that the logprob of another
     token, usually the most probable one, was recorded. What shifts, temperature, truncation, placeholders or stale weights
-    explain is left to their own rules.
+    explain is left to their own rules; with more than ``zeros`` of the tokens zero-filled nothing is said here.
 
     Limits: which side is wrong cannot be told from two numbers; a third, unpadded pass decides.
     """
