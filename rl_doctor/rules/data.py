@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.report.model import Evidence, Hit
+from rl_doctor.report.model import Evidence, Hit, Severity
 from rl_doctor.rules.reading import lacking
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.spans import Breach, above, at, pooled
@@ -104,10 +104,10 @@ def impossible_length(view: View, _: Limits) -> Iterable[Hit | Skip]:
             yield Hit(f"{breach.items:.0f} of {breach.n} rows {words} {breach.when}", "error", (breach.evidence(),))
 
 
-def _fact(view: View, name: str, value: float, message: str, unit: str, severity: str = "warning") -> Hit:
+def _fact(view: View, name: str, value: float, message: str, unit: str, severity: Severity = "warning") -> Hit:
     facts = view.facts
     evidence = Evidence(f"store.{name}", facts.first_step, facts.last_step, value, None, 0.0, unit)
-    return Hit(message, "info" if severity == "info" else "warning", (evidence,))
+    return Hit(message, severity, (evidence,))
 
 
 @rule(
@@ -126,12 +126,17 @@ def repeated_steps(view: View, _: Limits) -> Iterable[Hit | Skip]:
     """Rows that repeat the keys of another row, or steps that go backwards in the file.
 
     Repeated rows weigh twice in every mean, and a series whose steps go back may come from two runs in one file. The reader
-    counts both while reading; nothing is dropped because of it.
+    counts both while reading; nothing is dropped because of it. Where every row comes equally often in a sorted file, these may
+    be passes over the same samples, and it is only worth knowing.
     """
     facts = view.facts
     if facts.repeated_rows:
         text = f"{facts.repeated_rows} of {facts.sequences} rows repeat the keys of another row"
-        yield _fact(view, "repeated_rows", facts.repeated_rows, text, "rows")
+        distinct = facts.sequences - facts.repeated_rows
+        passes = distinct > 0 and facts.sequences % distinct == 0 and not facts.unsorted_steps
+        if passes:
+            text += "; each equally often, as passes over the same samples do when epoch and minibatch are not recorded"
+        yield _fact(view, "repeated_rows", facts.repeated_rows, text, "rows", "info" if passes else "warning")
     if facts.unsorted_steps:
         text = f"the step goes back at {facts.unsorted_steps} places in the file"
         yield _fact(view, "unsorted_steps", facts.unsorted_steps, text, "rows")

@@ -82,7 +82,7 @@ def stale_old_logprob(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     old_logprob repeats the reference. Where the mini-batch is not known, a step in which not even the calmest row has a mean
     difference below ``calm`` counts, if at least 9 of 10 steps are like that. Second: the distance of rollout_logprob to the
     trainer, at the floor in the beginning and ``growth`` times larger later, or a rollout_logprob that is nearer (``half``) to
-    the reference than to the trainer.
+    the reference than to the trainer. Distances below ``gap`` nat are left alone.
 
     Limits: growth alone cannot tell stale weights from a stale cache or from an engine whose numerics get worse; reference
     logprobs or weight versions can.
@@ -270,6 +270,8 @@ def _samples_reference(view: View, found: Bins) -> Hit | None:
     lag = at(view.get("stale.mean"), steps)
     if lag is not None and len(lag) == len(steps):
         marked &= lag.values <= LAGGING
+    if not marked.any() or to_old.values[~marked].min(initial=np.inf) > 0.3 * to_old.values[marked].max():
+        return None
     lasting = marked.sum() >= 5 and marked.mean() >= 0.2
     far = to_old.values[marked].max(initial=0.0) > 5 * GAP
     if not (lasting or far) or found.mean("corr", np.ones(len(found), np.bool_)) < UNRELATED:

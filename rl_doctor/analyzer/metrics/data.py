@@ -149,12 +149,20 @@ _HASH, _LOGPROB = "per_sequence.response_hash", "per_sequence.response_logprob"
 
 
 def _repeats(batch: Batch) -> tuple[Bools, NDArray[np.int64], NDArray[np.int64]]:
-    """Rows with a group and tokens; for each of those its group code, and how many rows of the group are identical to it."""
+    """Rows with a group and tokens; for each of those its group code, and how many rows of the group are identical to it.
+
+    Without uid and epoch, rows that all come equally often are passes over the same samples, unless they are the whole group.
+    """
     group, hashes = batch.columns["group"], batch.columns[_HASH].astype(np.int64)
     rows = known(group) & (hashes >= 0)
     kept = codes(group[rows])
     _, inverse, counts = np.unique(np.stack([kept, hashes[rows]]), axis=1, return_inverse=True, return_counts=True)
-    return rows, kept, counts[inverse.reshape(-1)]
+    same = counts[inverse.reshape(-1)]
+    if batch.get("uid") is None and batch.get("epoch") is None and same.size:
+        passes = int(np.gcd.reduce(same))
+        if passes < int(np.bincount(kept).max()):
+            same = same // passes
+    return rows, kept, same
 
 
 @reduction(zero=Sums(), needs=("group", _HASH, _LOGPROB), level="rollout")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import FIRST_STEP, Floats, segment_sums, selection
+from rl_doctor.analyzer.derive import FIRST_STEP, Floats, derived, segment_sums, selection
 from rl_doctor.analyzer.metrics.mismatch import trainer_side
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums
@@ -67,7 +67,7 @@ def _shifted(x: Floats, y: Floats, splits: NDArray[np.int64], lag: int) -> RowMo
     return _row_moments(x, other, fine, splits)
 
 
-def scan(x: Floats, y: Floats, splits: NDArray[np.int64]) -> Sums:
+def scan(x: Floats, y: Floats, splits: NDArray[np.int64]) -> tuple[Sums, Sums]:
     """Look for shifted rows.
 
     Args:
@@ -76,8 +76,8 @@ def scan(x: Floats, y: Floats, splits: NDArray[np.int64]) -> Sums:
         splits: int64 ``[n_sequences + 1]``.
 
     Returns:
-        Sums over judged rows: shifted rows, their correlations at the offset found; shifted rows by offset (one sum
-        each); then over the pairs of short rows six moments in place and at each offset.
+        Sums over judged rows (shifted rows; their correlations at the offset found; shifted rows by offset, one sum each), and
+        sums over the pairs of short rows (six moments in place, then at each offset).
     """
     placed = _row_moments(x, y, np.isfinite(x) & np.isfinite(y), splits)
     judged = placed.n >= LEAST_TOKENS
@@ -103,7 +103,8 @@ def scan(x: Floats, y: Floats, splits: NDArray[np.int64]) -> Sums:
     count = int(judged.sum())
     rows_sums: list[Sum] = [Sum.of(shifted.astype(np.float64), count), Sum.of(np.asarray(best[shifted]))]
     rows_sums += [Sum.of(offsets[:, index], count) for index in range(len(LAGS))]
-    return Sums((*rows_sums, *(Sum.of(table[:, index]) for table in pooled for index in range(6))))
+    pairs = int(pooled[0][:, 0].sum())
+    return Sums(tuple(rows_sums)), Sums(tuple(Sum.of(table[:, index], pairs) for table in pooled for index in range(6)))
 
 
 def _by_offset(s: Sums) -> list[float]:
@@ -131,49 +132,64 @@ def lag_share(s: Sums) -> float:
 
 def _short(s: Sums) -> list[float]:
     """Correlation of short rows' pairs in place, then at each offset."""
-    start = 2 + len(LAGS)
-    values = [s[start + index].value for index in range(6 * (1 + len(LAGS)))]
+    values = [part.value for part in s.parts]
     return [float(value) for value in RowMoments(np.array(values).reshape(-1, 6)).corr]
-
-
-def short_pairs(s: Sums) -> float:
-    """Number of pairs in short rows."""
-    return s[2 + len(LAGS)].value if s.parts else 0.0
 
 
 def short_lag(s: Sums) -> float:
     """Offset at which the pooled pairs of short rows agree although they do not in place; 0 for none, NaN for no short rows."""
-    if short_pairs(s) < 2 * LEAST_TOKENS:
+    if s.count < 2 * LEAST_TOKENS:
         return math.nan
     inplace, *others = _short(s)
     top = int(np.argmax(others))
     return float(LAGS[top]) if inplace < AGREES and others[top] > AGREES and others[top] > inplace + GAIN else 0.0
 
 
-@reduction(
-    zero=Sums(),
-    needs=("rollout_logprob", "old_logprob|logprob"),
-    optional=("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP),
-)
-def _rollout(batch: Batch) -> Sums:
+_OPTIONAL: Final = ("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP)
+_NEEDS: Final = ("rollout_logprob", "old_logprob|logprob")
+_PASSES: Final = ("logprob", "old_logprob")
+
+
+@derived
+def _rollout_scan(batch: Batch) -> tuple[Sums, Sums]:
     trainer = trainer_side(batch)
-    return Sums() if trainer is None else _scan_columns(batch, batch.columns["rollout_logprob"], trainer)
+    return (Sums(), Sums()) if trainer is None else _scan_columns(batch, batch.columns["rollout_logprob"], trainer)
 
 
-@reduction(zero=Sums(), needs=("logprob", "old_logprob"))
-def _passes(batch: Batch) -> Sums:
+@derived
+def _pass_scan(batch: Batch) -> tuple[Sums, Sums]:
     return _scan_columns(batch, batch.columns["old_logprob"], batch.columns["logprob"])
 
 
-def _scan_columns(batch: Batch, x: NDArray[Any], y: NDArray[Any]) -> Sums:
+def _scan_columns(batch: Batch, x: NDArray[Any], y: NDArray[Any]) -> tuple[Sums, Sums]:
     chosen = selection(batch)
     hidden = np.float64(np.nan)
     return scan(np.where(chosen, x.astype(np.float64), hidden), np.where(chosen, y.astype(np.float64), hidden), batch.splits)
 
 
-for _prefix, _of, _who in (
-    ("mismatch.", _rollout, "the trainer's logprob against rollout_logprob"),
-    ("mismatch.pass_", _passes, "logprob against old_logprob"),
+@reduction(zero=Sums(), needs=_NEEDS, optional=_OPTIONAL)
+def _rollout(batch: Batch) -> Sums:
+    return _rollout_scan(batch)[0]
+
+
+@reduction(zero=Sums(), needs=_NEEDS, optional=_OPTIONAL)
+def _rollout_short(batch: Batch) -> Sums:
+    return _rollout_scan(batch)[1]
+
+
+@reduction(zero=Sums(), needs=_PASSES)
+def _passes(batch: Batch) -> Sums:
+    return _pass_scan(batch)[0]
+
+
+@reduction(zero=Sums(), needs=_PASSES)
+def _passes_short(batch: Batch) -> Sums:
+    return _pass_scan(batch)[1]
+
+
+for _prefix, _of, _of_short, _who in (
+    ("mismatch.", _rollout, _rollout_short, "the trainer's logprob against rollout_logprob"),
+    ("mismatch.pass_", _passes, _passes_short, "logprob against old_logprob"),
 ):
     metric(
         f"{_prefix}shifted_frac",
@@ -209,7 +225,7 @@ for _prefix, _of, _who in (
     )
     metric(
         f"{_prefix}short_lag",
-        _of,
+        _of_short,
         short_lag,
         unit="tokens",
         source=_SOURCE,
