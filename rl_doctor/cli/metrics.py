@@ -58,9 +58,6 @@ def command(
     content = _formatted(_analysis(opened, names), output_format, width(sys.stdout) if output is None else None)
     if output is not None:
         write_file(output, content)
-    elif isinstance(content, bytes):
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
     else:
         emit(content)
 

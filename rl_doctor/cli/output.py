@@ -20,10 +20,13 @@ _ASCII: Final = str.maketrans({
 })  # fmt: skip
 
 
-def emit(text: str) -> None:
-    """Write text to standard output, in the characters that it can take; a reader that stopped reading is no error."""
+def emit(content: str | bytes) -> None:
+    """Write to standard output, text in the characters that it can take; a reader that stopped reading is no error."""
     try:
-        sys.stdout.write(encodable(text, sys.stdout.encoding))
+        if isinstance(content, bytes):
+            sys.stdout.buffer.write(content)
+        else:
+            sys.stdout.write(encodable(content, sys.stdout.encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         silence_stdout()
