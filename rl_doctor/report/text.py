@@ -57,9 +57,9 @@ def render(reports: Sequence[Report], fail_on: FailOn = "error", *, width: int =
 
 def _report(console: Console, report: Report, fail_on: FailOn) -> None:
     _headline(console, report)
-    for finding in by_urgency(report.findings):
+    for group in _together(by_urgency(report.findings)):
         console.print()
-        _finding(console, finding)
+        _findings(console, group)
     for result in report.results:
         if result.outcome == "crashed":
             console.print()
@@ -94,19 +94,31 @@ def _headline(console: Console, report: Report) -> None:
         console.print(Text("No findings.", "green"))
 
 
-def _finding(console: Console, finding: Finding) -> None:
+def _together(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Findings of one rule with one severity and one cause, which need its advice only once; in the order of their first."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.severity, finding.code, finding.cause), []).append(finding)
+    return list(groups.values())
+
+
+def _findings(console: Console, group: Sequence[Finding]) -> None:
+    finding = group[0]
     head = Text(finding.severity.upper(), _STYLES[finding.severity])
     head.append(f"  {finding.code} {finding.name}", "bold")
-    starts = [item.first_step for item in finding.evidence if item.first_step is not None]
-    ends = [item.last_step for item in finding.evidence if item.last_step is not None]
+    evidence = [item for each in group for item in each.evidence]
+    starts = [item.first_step for item in evidence if item.first_step is not None]
+    ends = [item.last_step for item in evidence if item.last_step is not None]
     if starts and ends:
         head.append(f"  {steps(min(starts), max(ends))}")
     console.print(head)
-    rows = [("", printable(finding.message))]
-    rows += _labelled("evidence", (_evidence(item) for item in finding.evidence))
+    rows: list[tuple[str, str]] = []
+    for each in group:
+        rows.append(("", printable(each.message)))
+        rows += _labelled("evidence", (_evidence(item) for item in each.evidence))
     rows += _labelled("likely", [finding.cause])
-    rows += _labelled("ruled out", finding.ruled_out)
-    rows += _labelled("not checked", finding.unchecked)
+    rows += _labelled("ruled out", dict.fromkeys(item for each in group for item in each.ruled_out))
+    rows += _labelled("not checked", dict.fromkeys(item for each in group for item in each.unchecked))
     several = len(finding.advice) > 1
     rows += _labelled("next", (f"{n}. {item}" if several else item for n, item in enumerate(finding.advice, 1)))
     rows.append(("see", f"rl-doctor explain {finding.code}"))

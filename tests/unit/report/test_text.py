@@ -36,6 +36,18 @@ def test_a_finding_says_evidence_cause_and_next_steps() -> None:
         assert part in printed
 
 
+def test_findings_of_one_rule_share_its_advice() -> None:
+    other = replace(
+        MISMATCH, message="On rank 3 too.", evidence=(replace(MISMATCH.evidence[0], first_step=7, where={"rank": 3}),)
+    )
+    printed = text.render([replace(FULL, results=(replace(RESULTS[3], findings=(MISMATCH, other)),))], width=200)
+    assert printed.count("RLD102 rollout-train-mismatch") == 1
+    assert "ERROR  RLD102 rollout-train-mismatch  steps 7-612" in printed
+    assert printed.index("rank 3\n") < printed.index(MISMATCH.message) < printed.index("likely")
+    for once in ("Repeat step 388", "ruled out", "not checked", "see   "):
+        assert printed.count(once) == 1
+
+
 def test_what_was_skipped_is_grouped_by_what_would_enable_it() -> None:
     printed = text.render([FULL], width=200)
     assert re.search(r"ref_logprob +RLD205 kl-flatline, RLD207 wrong-reference\n", printed)
