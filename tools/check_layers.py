@@ -21,7 +21,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "rl_doctor.analyzer": ("errors", "schema", "store", "analyzer"),
     # The view is what the runner hands to rules; it alone knows what the analyzer gives.
     "rl_doctor.rules.view": ("schema", "store.facts", "analyzer.series", "analyzer.reconcile"),
-    "rl_doctor.rules": ("schema", "analyzer.series", "report.model", "rules"),
+    "rl_doctor.rules": ("schema", "analyzer.series", "analyzer.reconcile.Comparison", "report.model", "rules"),
     "rl_doctor.report": ("report",),
 }
 
