@@ -49,16 +49,26 @@ class Disease:
 
 
 def injected(
-    rule: str, *allowed: str, into: str = "on_policy", needs: tuple[str, ...] = (), least: Severity = "warning", log: bool = True
+    rule: str,
+    *allowed: str,
+    into: str = "on_policy",
+    needs: tuple[str, ...] = (),
+    least: Severity = "warning",
+    log: bool = True,
+    anywhere: bool = True,
 ) -> Callable[[Inject], Inject]:
-    """Register a function that damages a run. ``log=False``: the trainer's log stays as it is or was damaged by the function."""
+    """Register a function that damages a run.
+
+    ``log=False``: the trainer's log stays as it is or was damaged by the function. ``anywhere=False``: the function knows how the
+    simulated world looks, and can damage no other run.
+    """
 
     def register(inject: Inject) -> Inject:
         def make(seed: int) -> SimulatedRun:
             run = inject(KINDS[into](seed).copy(), np.random.default_rng(seed))
             return relogged(run) if log else run
 
-        _add(Disease(_name(inject), rule, frozenset(allowed), least, make, inject, needs))
+        _add(Disease(_name(inject), rule, frozenset(allowed), least, make, inject if anywhere else None, needs))
         return inject
 
     return register

@@ -42,7 +42,7 @@ def mask_covers_padding(run: SimulatedRun, random: Random) -> SimulatedRun:
     return with_row_advantages(with_values(longer, **drift), advantage)
 
 
-@injected("mask-misses-eos", needs=("finish_reason",))
+@injected("mask-misses-eos", needs=("finish_reason", "token_id"))
 def mask_misses_eos(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The mask ends before the end token, since padding and end share an id."""
     last = run.splits[1:][run.arrays["finish_reason"] == "stop"] - 1
@@ -118,39 +118,43 @@ def infinite_reward_at_a_step(run: SimulatedRun, random: Random) -> SimulatedRun
     return with_values(run, reward=np.where(bad, np.inf, run.arrays["reward"]))
 
 
-@injected("non-finite", into="agentic", log=False)
+@injected("non-finite", into="agentic", log=False, least="info", needs=("role",))
 def nan_where_masked(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The trainer's logprobs are NaN on observed tokens only: harmless until someone multiplies by the mask."""
     bad = ~run.arrays["response_mask"] & (run.token_step >= onset(run))
     return with_values(run, **{name: np.where(bad, np.nan, run.arrays[name]) for name in ("logprob", "old_logprob")})
 
 
-@injected("logprob-above-zero")
+@injected("impossible-logprob")
 def logprob_above_zero(run: SimulatedRun, random: Random) -> SimulatedRun:
     """Logits in half precision: a tenth of all logprobs of the trainer lies above 0."""
     above = random.random(run.splits[-1]) < 0.1
     value = 0.03125 * random.integers(1, 5, run.splits[-1])
-    return with_values(
-        run, **{name: np.where(above, value, run.arrays[name]) for name in ("logprob", "old_logprob", "ref_logprob")}
-    )
+    names = [name for name in ("logprob", "old_logprob", "ref_logprob") if name in run.arrays]
+    return with_values(run, **{name: np.where(above, value, run.arrays[name]) for name in names})
 
 
 @injected("duplicate-samples", "zero-variance-groups", needs=("token_id", "group"))
 def duplicate_samples(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """Two ranks share a seed: in each group the second half repeats the first, so that more groups have equal rewards."""
-    uid = run.arrays["uid"]
-    number = np.array([int(name.split(".")[1]) for name in uid])
-    size = run.info.config.group_size or 1
-    twin = np.where(number % size >= size // 2, number - size // 2, number)
-    step = np.array([name.split(".")[0] for name in uid], object)
-    place = {(key, epoch): row for row, (key, epoch) in enumerate(zip(uid, run.arrays["epoch"].tolist(), strict=True))}
-    rows = np.array([place[f"{a}.{b}", e] for a, b, e in zip(step, twin, run.arrays["epoch"].tolist(), strict=True)])
-    copied = run.take(rows)
-    kept = {name: run.arrays[name] for name in ("uid", "sequence", "step", "epoch", "minibatch", "microbatch")}
-    return with_advantages(with_values(copied, **kept))
+    place: dict[tuple[str, int], int] = {}
+    turn = np.zeros(len(run.splits) - 1, np.int64)
+    members: dict[str, set[str]] = {}
+    for row, (uid, group) in enumerate(zip(run.arrays["uid"], run.arrays["group"], strict=True)):
+        while (uid, int(turn[row])) in place:
+            turn[row] += 1
+        place[uid, int(turn[row])] = row
+        members.setdefault(group, set()).add(uid)
+    twin: dict[str, str] = {}
+    for group in members.values():
+        names = sorted(group)
+        twin |= {name: names[index % ((len(names) + 1) // 2)] for index, name in enumerate(names)}
+    source = np.array([place[twin[uid], int(turn[row])] for row, uid in enumerate(run.arrays["uid"])])
+    kept = ("uid", "sequence", "step", "epoch", "minibatch", "microbatch", "rank")
+    return with_advantages(with_values(run.take(source), **{name: run.arrays[name] for name in kept if name in run.arrays}))
 
 
-@injected("duplicate-rows")
+@injected("repeated-steps")
 def duplicate_steps(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """Three steps are written twice."""
     step, first = run.arrays["step"], onset(run)
@@ -165,3 +169,24 @@ def dropped_steps(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: A
     step, first = run.arrays["step"], onset(run)
     kept = run.take(np.flatnonzero((step < first) | (step >= first + 5)))
     return replace(kept, dropped_steps=5)
+
+
+@injected("empty-mask")
+def mask_empty_in_most_rows(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """A filter removes seven rows of ten, whatever they are."""
+    gone = (random.random(len(run.splits) - 1) < 0.7)[run.rows]
+    mask, advantage = run.arrays["response_mask"] & ~gone, np.where(gone, 0.0, run.arrays["advantage"])
+    return with_values(run, response_mask=mask, advantage=advantage)
+
+
+@injected("impossible-length", "length-truncation", "mask-covers-padding", "mask-misses-eos", log=False)
+def lengths_contradict(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """The length columns were shuffled apart from the tokens. What follows from lengths is wrong too."""
+    order = random.permutation(len(run.splits) - 1)
+    return with_values(run, **{name: run.arrays[name][order] for name in ("stored_length", "response_length")})
+
+
+@injected("unreadable-parts")
+def part_file_damaged(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """The reader had to leave out a part file."""
+    return replace(run, skipped_parts=("tokens-s0-r0-3.parquet: cut short",))

@@ -27,18 +27,22 @@ def old_logprob_of_another_policy(run: SimulatedRun, random: Random) -> Simulate
     return shifted(run, noise, "old_logprob")
 
 
-@simulated("stale-old-logprob", _PAIR)
+@simulated("stale-old-logprob", _PAIR, "inert-ratio")
 def samples_of_old_weights_uncorrected(seed: int) -> Settings:
     """Samples are up to eight versions old, old_logprob is recomputed with the newest weights, nothing corrects for it.
 
-    The versions are recorded. The difference to the engine's logprobs is a mismatch in its own right.
+    The versions are recorded. The difference to the engine's logprobs is a mismatch in its own
+    right, and the ratio is 1 although the samples are not of the policy.
     """
     return Settings(seed=seed, lag=8, step_size=40.0)
 
 
-@simulated(_PAIR, "stale-old-logprob")
+@simulated("stale-old-logprob", _PAIR, "inert-ratio")
 def engine_never_synchronised(seed: int) -> Settings:
-    """The engine samples with the first weights for ever, and stamps the samples with the newest version."""
+    """The engine samples with the first weights for ever, and stamps the samples with the newest version.
+
+    The mismatch grows from nothing, and the ratio is 1 although the samples are not of the policy.
+    """
     return Settings(seed=seed, frozen_engine=True, step_size=30.0)
 
 
@@ -131,7 +135,8 @@ def trainer_forward_broken(run: SimulatedRun, random: Random) -> SimulatedRun:
     noise = -9.0 + 3.0 * random.standard_normal(run.splits[-1]) - run.arrays["old_logprob"]
     change = np.minimum(noise, -0.5 - run.arrays["old_logprob"])
     broken = shifted(run, change, "logprob", "old_logprob", "ref_logprob")
-    return with_values(broken, entropy=run.arrays["entropy"] + 0.8, old_entropy=run.arrays["old_entropy"] + 0.8)
+    names = [name for name in ("entropy", "old_entropy") if name in run.arrays]
+    return with_values(broken, **{name: run.arrays[name] + 0.8 for name in names})
 
 
 @injected(_PAIR, needs=_ALIGNED)

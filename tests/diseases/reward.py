@@ -66,7 +66,7 @@ def reward_at_clamp(run: SimulatedRun, random: Random) -> SimulatedRun:
     return with_reward(run, np.minimum(score, 3.0))
 
 
-@injected("reward-component-imbalance", needs=_REWARD)
+@injected("reward-component-imbalance", needs=(*_REWARD, "reward/format"))
 def component_five_hundred_times_too_large(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """One component counts in another unit, 500 times as large."""
     name = min(name for name in run.arrays if name.startswith(REWARD_COMPONENT_PREFIX))
@@ -124,7 +124,7 @@ def advantage_of_another_row(run: SimulatedRun, random: Random) -> SimulatedRun:
 
 
 @injected("reward-hacking-suspected", "reward-drift", "length-explosion", "kl-runaway", "kl-spike", "entropy-collapse",
-          "duplicate-samples", needs=_REWARD)  # fmt: skip
+          "duplicate-samples", anywhere=False)  # fmt: skip
 def one_component_bought_with_another(run: SimulatedRun, random: Random) -> SimulatedRun:
     """A format score rises to its maximum while success falls to nothing, far from the reference, at low entropy."""
     steps = np.unique(run.arrays["step"])

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tests.diseases.catalogue import injected, simulated
-from tests.simulation.inject import onset, with_values
+from tests.simulation.inject import onset, scaled
 from tests.simulation.run import SimulatedRun
 from tests.simulation.settings import Settings
 
 Random = np.random.Generator
-_GRAD = ("grad_norm",)
 
 
 @simulated("length-truncation")
@@ -38,46 +37,41 @@ def aborted_responses(seed: int) -> Settings:
     return Settings(seed=seed, aborted=0.8)
 
 
-@injected("update-cut-short", into="two_epochs")
+@injected("update-cut-short", into="two_epochs", anywhere=False)
 def update_cut_short(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """From a step on the update stops after the first of four mini-batches, since the KL passed its limit."""
     number = run.arrays["epoch"] * (run.info.config.minibatches or 1) + run.arrays["minibatch"]
     return run.take(np.flatnonzero((run.arrays["step"] < onset(run, 0.2)) | (number == 0)))
 
 
-@injected("grad-norm-spike", needs=_GRAD, least="info")
+@injected("grad-norm-spike", least="info")
 def gradient_spike(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """One step has a gradient 100 times as large."""
-    factor = np.where(run.arrays["step"] == onset(run), 100.0, 1.0)
-    return with_values(run, grad_norm=run.arrays["grad_norm"] * factor)
+    return scaled(run, "grad_norm", lambda step: np.where(step == onset(run), 100.0, 1.0))
 
 
-@injected("grad-norm-spike", needs=_GRAD)
+@injected("grad-norm-spike")
 def gradient_spike_that_stays(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """From a step on, late in the run, the gradient is 50 times as large."""
-    factor = np.where(run.arrays["step"] >= onset(run, 0.85), 50.0, 1.0)
-    return with_values(run, grad_norm=run.arrays["grad_norm"] * factor)
+    return scaled(run, "grad_norm", lambda step: np.where(step >= onset(run, 0.85), 50.0, 1.0))
 
 
-@injected("grad-vanished", needs=_GRAD)
+@injected("grad-vanished")
 def gradient_vanished(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """From a step on the gradient is a millionth of what it was, while groups still differ."""
-    factor = np.where(run.arrays["step"] >= onset(run, 0.5), 1e-6, 1.0)
-    return with_values(run, grad_norm=run.arrays["grad_norm"] * factor)
+    return scaled(run, "grad_norm", lambda step: np.where(step >= onset(run, 0.5), 1e-6, 1.0))
 
 
-@injected("grad-zero", "grad-vanished", needs=_GRAD)
+@injected("grad-zero", "grad-vanished")
 def gradient_exactly_zero(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """From a third of the run on the gradient is exactly 0."""
-    factor = np.where(run.arrays["step"] >= onset(run, 0.33), 0.0, 1.0)
-    return with_values(run, grad_norm=run.arrays["grad_norm"] * factor)
+    return scaled(run, "grad_norm", lambda step: np.where(step >= onset(run, 0.33), 0.0, 1.0))
 
 
-@injected("learning-rate-zero", needs=("learning_rate",))
+@injected("learning-rate-zero")
 def learning_rate_runs_out(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The schedule ends half-way."""
-    factor = np.where(run.arrays["step"] >= onset(run, 0.5), 0.0, 1.0)
-    return with_values(run, learning_rate=run.arrays["learning_rate"] * factor)
+    return scaled(run, "learning_rate", lambda step: np.where(step >= onset(run, 0.5), 0.0, 1.0))
 
 
 @simulated("learning-rate-zero", "kl-flatline", "reward-flatline", "inert-ratio")
@@ -86,19 +80,19 @@ def learning_rate_always_zero(seed: int) -> Settings:
     return Settings(seed=seed, learning_rate=0.0, step_size=0.0)
 
 
-@injected("logged-metric-mismatch", log=False)
+@injected("logged-metric-mismatch", log=False, anywhere=False)
 def logged_kl_divided_by_four(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The KL loss is divided once more by the number of mini-batches."""
     return run.relog("actor/kl_loss", lambda _, values: values / 4.0)
 
 
-@injected("logged-metric-mismatch", log=False, into="two_epochs")
+@injected("logged-metric-mismatch", log=False, anywhere=False, into="two_epochs")
 def logged_kl_is_minus_the_ratio(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The KL to the old policy is logged as minus the mean ratio."""
     return run.relog("actor/ppo_kl", lambda _, values: -1.0 - values)
 
 
-@injected("logged-metric-mismatch", log=False)
+@injected("logged-metric-mismatch", log=False, anywhere=False)
 def logged_reward_without_weights(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The logged reward leaves out the weights of its components."""
     return run.relog("critic/rewards/mean", lambda _, values: 1.3 * values + 0.1)

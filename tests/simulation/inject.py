@@ -10,14 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import codes
 from rl_doctor.schema import MISSING_INT, REWARD_COMPONENT_PREFIX, RunInfo, column
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.codes import codes
 from rl_doctor.store.metric_log import MetricLog
 from tests.simulation.run import Array, SimulatedRun, is_token
 from tests.simulation.training import advantages
 
 Floats = NDArray[np.float64]
+_LOGGED_AS = {"grad_norm": ("grad_norm",), "learning_rate": ("learning_rate", "lr")}
 
 
 class Readable(Protocol):
@@ -98,6 +99,16 @@ def with_advantages(run: SimulatedRun, estimator: str | None = None) -> Simulate
 def with_row_advantages(run: SimulatedRun, values: Floats) -> SimulatedRun:
     """The run with one advantage per row on its trained tokens, and 0 elsewhere."""
     return with_values(run, advantage=np.where(run.arrays["response_mask"], values[run.rows], 0.0))
+
+
+def scaled(run: SimulatedRun, name: str, factor: Callable[[Array], Array]) -> SimulatedRun:
+    """The run with a scalar of the optimizer multiplied by ``factor(step)``, in its column and in the log."""
+    if name in run.arrays:
+        run = with_values(run, **{name: run.arrays[name] * factor(run.arrays["step"])})
+    for native in set(run.log.names.tolist()):
+        if native.rpartition("/")[2] in _LOGGED_AS[name]:
+            run = run.relog(native, lambda steps, values: values * factor(steps))
+    return run
 
 
 def extended(run: SimulatedRun, extra: NDArray[np.int64], fill: dict[str, Any]) -> SimulatedRun:

@@ -30,6 +30,8 @@ class SimulatedRun:
         splits: int64 ``[n_sequences + 1]``.
         log: what the trainer logged.
         dropped_steps: steps that the recorder counted as dropped.
+        skipped_parts: part files that the reader left out.
+        parts: into how many batches a step is split.
     """
 
     info: RunInfo
@@ -38,6 +40,8 @@ class SimulatedRun:
     log: MetricLog = field(default_factory=MetricLog)
     path: Path = Path("simulated")
     dropped_steps: int = 0
+    skipped_parts: tuple[str, ...] = ()
+    parts: int = 1
 
     @property
     def columns(self) -> Collection[str]:
@@ -52,7 +56,8 @@ class SimulatedRun:
         repeated = len(step) - len(set(zip(*keys, strict=True))) if "uid" in self.arrays else 0
         return StoreFacts(
             int(step.min()) if len(step) else None, int(step.max()) if len(step) else None, len(step), int(self.splits[-1]),
-            dropped_steps=self.dropped_steps, unsorted_steps=int((np.diff(step) < 0).sum()), repeated_rows=repeated,
+            skipped_parts=self.skipped_parts, dropped_steps=self.dropped_steps,
+            unsorted_steps=int((np.diff(step) < 0).sum()), repeated_rows=repeated,
         )  # fmt: skip
 
     def metrics(self) -> MetricLog:
@@ -60,15 +65,13 @@ class SimulatedRun:
         return self.log
 
     def batches(self, columns: Collection[str]) -> Iterator[Batch]:
-        """Batches in the order of steps, two for each step of more than one sequence."""
+        """Batches in the order of steps, up to ``parts`` for each step."""
         step = self.arrays["step"]
         order = np.argsort(step, kind="stable")
         starts = np.flatnonzero(np.diff(step[order], prepend=step[order][:1] - 1))
         for start, stop in zip(starts, [*starts[1:], len(step)], strict=True):
-            middle = start + (stop - start) // 2
-            for first, last in ((start, middle), (middle, stop)):
-                if last > first:
-                    yield self._batch(order[first:last], columns)
+            for rows in np.array_split(order[start:stop], min(self.parts, stop - start)):
+                yield self._batch(rows, columns)
 
     def _batch(self, rows: NDArray[np.int64], columns: Collection[str]) -> Batch:
         lengths = np.diff(self.splits)[rows]
