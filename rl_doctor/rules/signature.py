@@ -24,7 +24,7 @@ Bools = NDArray[np.bool_]
 LEAST: Final = 200
 """Pairs of logprobs in a bin: with fewer, a correlation or a mean of exp(d) is a guess."""
 STATISTICS: Final = (
-    "abs", "bias", "k3", "corr", "slope", "exp_mean", "exp_mean_clamped", "exp_std", "prob_abs",
+    "abs", "k3", "corr", "slope", "exp_mean", "exp_mean_clamped", "exp_std", "prob_abs",
 )  # fmt: skip
 SHAPE: Final = ("one_sided_frac", "min", "shifted_frac", "lag", "lag_share", "short_lag")
 
@@ -86,7 +86,7 @@ class Bins:
 
     def evidence(self, name: str, marked: Bools, limit: float | None = None, baseline: float | None = None) -> Evidence:
         """The mean of a statistic over the marked bins, as evidence."""
-        unit = "nat" if name in {"abs", "bias", "k3", "min"} else "1"
+        unit = "nat" if name in {"abs", "k3", "min"} else "1"
         first, last = self.span(marked)
         return Evidence(
             self.prefix + name, first, last, self.mean(name, marked), baseline, limit, unit, int(self.n[marked].sum())

@@ -9,10 +9,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Bools, Floats, codes, derived, known, segment_sums, selection
+from rl_doctor.analyzer.derive import Bools, Floats, derived, known, segment_sums, selection
 from rl_doctor.analyzer.registry import Reduction, metric, reduction, sequence_value
 from rl_doctor.analyzer.states import Extremes, Sum, Sums
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.codes import codes
 
 LOGPROBS: Final = ("logprob", "old_logprob", "rollout_logprob", "ref_logprob", "teacher_logprob")
 IMPROBABLE: Final = math.log(1e-6)
@@ -35,12 +36,16 @@ def _above_zero(column: str) -> Reduction:
 def _positive(column: str) -> Reduction:
     @reduction(zero=Sums(), needs=(column,))
     def counted(batch: Batch) -> Sums:
-        values = batch.columns[column][selection(batch)]
-        finite = np.isfinite(values)
-        coarse = finite & (values != 0.0) & ((values.astype(np.float32).view(np.uint32) & 0xFFFF) == 0)
-        nonzero = int(np.count_nonzero(finite & (values != 0.0)))
-        above = int(np.count_nonzero(finite & (values > 0.0)))
-        return Sums((Sum.counted(above, int(finite.sum())), Sum.counted(int(coarse.sum()), nonzero)))
+        values = batch.columns[column]
+        finite = selection(batch) & np.isfinite(values)
+        above = finite & (values > 0.0)
+        count = int(np.count_nonzero(finite))
+        if not above.any():
+            return Sums((Sum(count=count), Sum()))
+        rows = np.repeat(segment_sums(above, batch.splits) > 0, np.diff(batch.splits))
+        told = finite & rows & (values != 0.0)
+        coarse = told & ((values.astype(np.float32).view(np.uint32) & 0xFFFF) == 0)
+        return Sums((Sum.counted(int(above.sum()), count), Sum.counted(int(coarse.sum()), int(told.sum()))))
 
     return counted
 
@@ -69,7 +74,7 @@ for _column in LOGPROBS:
         _mean(1),
         unit="1",
         source="bfloat16 keeps the upper 16 bits of a float32",
-        doc=f"Share of the non-zero values of {_column} that bfloat16 can hold exactly.",
+        doc=f"Share of the non-zero values of {_column} that bfloat16 can hold exactly, in rows with a value above 0.",
     )
 
 

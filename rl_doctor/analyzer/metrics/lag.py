@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import FIRST_STEP, Floats, derived, segment_sums, selection
-from rl_doctor.analyzer.metrics.mismatch import trainer_side
+from rl_doctor.analyzer.derive import FIRST_STEP, Floats, derived, selection
+from rl_doctor.analyzer.metrics.mismatch import Pair, pass_pair, rollout_pair, trainer_side
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums
 from rl_doctor.store.batch import Batch
@@ -49,10 +49,10 @@ class RowMoments:
         return np.where(fine, (n * xy - x * y) / np.sqrt(np.where(fine, power, 1.0)), 0.0)
 
 
-def _row_moments(x: Floats, y: Floats, fine: NDArray[np.bool_], splits: NDArray[np.int64]) -> RowMoments:
-    x, y = np.where(fine, x, 0.0), np.where(fine, y, 0.0)
-    values = (fine.astype(np.float64), x, y, x * x, y * y, x * y)
-    return RowMoments(np.stack([segment_sums(value, splits) for value in values], axis=1))
+def _row_moments(pair: Pair) -> RowMoments:
+    x, y = pair.x, pair.y
+    values = (x, y, x * x, y * y, x * y)
+    return RowMoments(np.stack([np.diff(pair.splits).astype(np.float64), *map(pair.sums, values)], axis=1))
 
 
 def _shifted(x: Floats, y: Floats, splits: NDArray[np.int64], lag: int) -> RowMoments:
@@ -64,36 +64,41 @@ def _shifted(x: Floats, y: Floats, splits: NDArray[np.int64], lag: int) -> RowMo
     there = np.clip(there, 0, max(size - 1, 0))
     other = y[there]
     fine = inside & (row == row[there]) & np.isfinite(x) & np.isfinite(other)
-    return _row_moments(x, other, fine, splits)
+    before = np.zeros(size + 1, np.int64)
+    np.cumsum(fine, out=before[1:])
+    return _row_moments(Pair(x[fine], other[fine], before[splits]))
 
 
-def scan(x: Floats, y: Floats, splits: NDArray[np.int64]) -> tuple[Sums, Sums]:
+def scan(pair: Pair, x: Floats, y: Floats, splits: NDArray[np.int64]) -> tuple[Sums, Sums]:
     """Look for shifted rows.
 
     Args:
-        x: float64 ``[n_tokens]``, NaN where it does not count.
+        pair: the two logprobs in place.
+        x: float ``[n_tokens]``, NaN where it does not count.
         y: the same for the other logprob.
         splits: int64 ``[n_sequences + 1]``.
 
     Returns:
         Sums over judged rows (shifted rows; their correlations at the offset found; shifted rows by offset, one sum each), and
-        sums over the pairs of short rows (six moments in place, then at each offset).
+        sums over the pairs of short rows that disagree in place (six moments in place, then at each offset), of all short pairs.
     """
-    placed = _row_moments(x, y, np.isfinite(x) & np.isfinite(y), splits)
+    placed = _row_moments(pair)
     judged = placed.n >= LEAST_TOKENS
-    short = (placed.n >= LEAST_POOLED) & ~judged
     inplace = placed.corr
+    short = (placed.n >= LEAST_POOLED) & ~judged
+    doubtful = short & (inplace < AGREES)
     suspect = judged & (inplace < AGREES)
     offsets = np.zeros((len(splits) - 1, len(LAGS)))
-    looked = suspect | short
-    pooled: list[Floats] = [placed.table[short], *(np.zeros((0, 6)) for _ in LAGS)]
+    looked = suspect | doubtful
+    pooled: list[Floats] = [placed.table[doubtful], *(np.zeros((0, 6)) for _ in LAGS)]
     best: Floats = np.zeros(len(splits) - 1)
     if looked.any():
         rows = np.flatnonzero(looked)
         tokens = np.repeat(looked, np.diff(splits))
         inner = np.concatenate([[0], np.cumsum(np.diff(splits)[rows])]).astype(np.int64)
-        tried = [_shifted(x[tokens], y[tokens], inner, lag) for lag in LAGS]
-        pooled[1:] = [found.table[short[rows]] for found in tried]
+        left, right = x[tokens].astype(np.float64), y[tokens].astype(np.float64)
+        tried = [_shifted(left, right, inner, lag) for lag in LAGS]
+        pooled[1:] = [found.table[doubtful[rows]] for found in tried]
         corr = np.stack([np.where(found.n >= LEAST_TOKENS - 3, found.corr, 0.0) for found in tried], axis=1)
         top = corr.max(axis=1)
         convicted = suspect[rows] & (top > AGREES) & (top > inplace[rows] + GAIN)
@@ -103,7 +108,7 @@ def scan(x: Floats, y: Floats, splits: NDArray[np.int64]) -> tuple[Sums, Sums]:
     count = int(judged.sum())
     rows_sums: list[Sum] = [Sum.of(shifted.astype(np.float64), count), Sum.of(np.asarray(best[shifted]))]
     rows_sums += [Sum.of(offsets[:, index], count) for index in range(len(LAGS))]
-    pairs = int(pooled[0][:, 0].sum())
+    pairs = int(placed.n[short].sum())
     return Sums(tuple(rows_sums)), Sums(tuple(Sum.of(table[:, index], pairs) for table in pooled for index in range(6)))
 
 
@@ -140,31 +145,36 @@ def short_lag(s: Sums) -> float:
     """Offset at which the pooled pairs of short rows agree although they do not in place; 0 for none, NaN for no short rows."""
     if s.count < 2 * LEAST_TOKENS:
         return math.nan
+    if s[0].value < 0.5 * s.count:
+        return 0.0
     inplace, *others = _short(s)
     top = int(np.argmax(others))
     return float(LAGS[top]) if inplace < AGREES and others[top] > AGREES and others[top] > inplace + GAIN else 0.0
 
 
-_OPTIONAL: Final = ("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP)
+_OPTIONAL: Final = ("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP, "response_length")
 _NEEDS: Final = ("rollout_logprob", "old_logprob|logprob")
 _PASSES: Final = ("logprob", "old_logprob")
 
 
 @derived
 def _rollout_scan(batch: Batch) -> tuple[Sums, Sums]:
-    trainer = trainer_side(batch)
-    return (Sums(), Sums()) if trainer is None else _scan_columns(batch, batch.columns["rollout_logprob"], trainer)
+    pair, trainer = rollout_pair(batch), trainer_side(batch)
+    if pair is None or trainer is None:
+        return Sums(), Sums()
+    return scan(pair, _hidden(batch, batch.columns["rollout_logprob"]), _hidden(batch, trainer), batch.splits)
 
 
 @derived
 def _pass_scan(batch: Batch) -> tuple[Sums, Sums]:
-    return _scan_columns(batch, batch.columns["old_logprob"], batch.columns["logprob"])
+    old, new = batch.columns["old_logprob"], batch.columns["logprob"]
+    return scan(pass_pair(batch), _hidden(batch, old), _hidden(batch, new), batch.splits)
 
 
-def _scan_columns(batch: Batch, x: NDArray[Any], y: NDArray[Any]) -> tuple[Sums, Sums]:
+def _hidden(batch: Batch, values: NDArray[Any]) -> NDArray[Any]:
+    """The column with NaN where it is not trained on."""
     chosen = selection(batch)
-    hidden = np.float64(np.nan)
-    return scan(np.where(chosen, x.astype(np.float64), hidden), np.where(chosen, y.astype(np.float64), hidden), batch.splits)
+    return values if chosen.all() else np.where(chosen, values, np.float32(np.nan))
 
 
 @reduction(zero=Sums(), needs=_NEEDS, optional=_OPTIONAL)

@@ -47,26 +47,24 @@ def _any_row(batch: Batch, flags: Bools) -> Bools:
     return segment_sums(flags, batch.splits) > 0
 
 
-@derived
-def _lengths(batch: Batch) -> tuple[Bools, Bools]:
-    """Rows whose length is known and that train anything; tokens at or beyond their row's response_length."""
-    length = batch.columns["response_length"]
-    rows = real_rows(batch) & known(length) & (length >= 0) & (per_sequence_counts(batch) > 0)
-    return rows, spread(batch, rows) & (positions(batch) >= spread(batch, length))
-
-
 @reduction(zero=Sums(), needs=("response_mask", "response_length"))
 def _beyond(batch: Batch) -> Sums:
-    rows, beyond = _lengths(batch)
-    trained = selection(batch) & spread(batch, rows)
-    touched = _any_row(batch, trained & beyond)
-    inside = spread(batch, rows)
-    agrees = selection(batch) == ~beyond
+    length, counts = batch.columns["response_length"], per_sequence_counts(batch)
+    rows = real_rows(batch) & known(length) & (length >= 0) & (counts > 0)
+    stored = np.diff(batch.splits)
+    longer = rows & (length < stored)
+    past = np.zeros(batch.n_sequences, np.int64)
+    if longer.any():
+        beyond = spread(batch, longer) & (positions(batch) >= spread(batch, length))
+        past = segment_sums(selection(batch) & beyond, batch.splits).astype(np.int64)
+    inside = counts - past
+    agrees = inside + (stored - np.minimum(stored, np.maximum(length, 0))) - past
+    count = int(rows.sum())
     return Sums(
         (
-            _tally(beyond, trained),
-            Sum.counted(int(touched.sum()), int(rows.sum())),
-            _tally(agrees, inside),
+            Sum.counted(int(past[rows].sum()), int(counts[rows].sum())),
+            Sum.counted(int(np.count_nonzero(past[rows])), count),
+            Sum.counted(int(agrees[rows].sum()), int(stored[rows].sum())),
         )
     )
 
@@ -76,12 +74,14 @@ def _trailing_pad(batch: Batch) -> Sums:
     pad, ends = batch.info.pad_token_id, batch.info.eos_token_ids
     if pad is None:
         return Sums()
-    token, position = batch.columns["token_id"], positions(batch)
+    token, trained = batch.columns["token_id"], selection(batch)
+    rows = real_rows(batch) & (per_sequence_counts(batch) > 0)
+    if not (token == pad).any():
+        return Sums((Sum(count=int(np.count_nonzero(trained))), Sum(count=int(rows.sum()))))
+    position = positions(batch)
     _, last = segment_extremes(np.where(token == pad, -1.0, position), batch.splits)
     allowed = 1 if not ends or pad in ends else 0
-    trained = selection(batch)
     extra = trained & (position > spread(batch, np.nan_to_num(last, nan=-1.0)) + allowed)
-    rows = real_rows(batch) & (per_sequence_counts(batch) > 0)
     return Sums((_tally(extra, trained), Sum.counted(int(_any_row(batch, extra).sum()), int(rows.sum()))))
 
 
@@ -197,6 +197,8 @@ def observation_runs(batch: Batch) -> Bools:
     take tokens of the assistant out.
     """
     rollout, trained = batch.columns["rollout_logprob"], selection(batch)
+    if sampled(batch).all():
+        return np.zeros(batch.n_tokens, np.bool_)
     trainer = trainer_side(batch)
     nan = trained & ~np.isfinite(rollout)
     zero = np.zeros_like(nan) if trainer is None else trained & (rollout == 0.0)
@@ -228,6 +230,9 @@ def observation_runs(batch: Batch) -> Bools:
 )  # fmt: skip
 def _unsampled(batch: Batch) -> Sums:
     runs, trained = observation_runs(batch), selection(batch)
+    if not runs.any():
+        nothing = Sum(count=int(np.count_nonzero(trained)))
+        return Sums((nothing, nothing))
     trainer, rollout = trainer_side(batch), batch.columns["rollout_logprob"]
     hard = ~np.isfinite(rollout)
     if trainer is not None:
@@ -265,6 +270,8 @@ _declare("prompt_loss_frac", _prompt, 1, "Share of rows with a prompt position i
 def _advantage(batch: Batch) -> Sums:
     """Advantages outside the mask, in rows that train something and hold untrained tokens too."""
     trained = selection(batch)
+    if trained.all():
+        return Sums()
     advantage = np.nan_to_num(batch.columns["advantage"].astype(np.float64), posinf=0.0, neginf=0.0)
     rows = real_rows(batch) & (per_sequence_counts(batch) > 0) & _any_row(batch, ~trained)
     low, high = _inside_range(batch, advantage, trained)

@@ -32,7 +32,7 @@ NOISE: Final = 0.02
 """Differences below this (nat) carry no sign: rounding of the engine and of bfloat16."""
 IMPOSSIBLE: Final = 1e-3
 """A logprob at or above this is no rounding of one; such tokens are counted by the metrics on impossible values and left out."""
-CLAMP: Final = math.log(10.0)
+LARGEST: Final = 10.0
 _P1 = "honest sampling gives E[exp(difference)] = 1: importance sampling identity"
 
 
@@ -51,6 +51,8 @@ class Pair:
 
 def _pair(x: Floats, y: Floats, keep: Bools, splits: NDArray[np.int64]) -> Pair:
     keep = keep & (x < IMPOSSIBLE) & (y < IMPOSSIBLE)
+    if keep.all():
+        return Pair(x.astype(np.float64), y.astype(np.float64), splits)
     before = np.zeros(len(keep) + 1, np.int64)
     np.cumsum(keep, out=before[1:])
     return Pair(x[keep].astype(np.float64), y[keep].astype(np.float64), before[splits])
@@ -153,34 +155,29 @@ def pass_pair(batch: Batch) -> Pair:
     return _pair(old, new, selection(batch) & np.isfinite(old) & np.isfinite(new), batch.splits)
 
 
-def k3(x: Floats) -> Floats:
-    """exp(x) - 1 - x, by its series where the subtraction would cancel."""
-    small = np.abs(x) < 1e-4
-    return np.where(small, x * x * (0.5 + x / 6.0), np.expm1(np.where(small, 0.0, x)) - np.where(small, 0.0, x))
-
-
 def pair_moments(pair: Pair | None) -> Sums:
-    """Sums over a pair: x, y, x*x, y*y, x*y, |d|, exp d, exp 2d, k3(d), clamped exp d, |exp y - exp x|, d with d = y - x."""
+    """Sums over a pair: x, y, x*x, y*y, x*y, |d|, exp d, exp 2d, k3(d), clamped exp d, |exp y - exp x|, with d = y - x.
+
+    k3 is expm1(d) - d, by its series where that would cancel.
+    """
     if pair is None:
         return Sums()
     x, y = pair.x, pair.y
-    d = y - x
+    d, squares = y - x, x * x
+    if not d.any():
+        nothing = Sum(count=d.size)
+        once, twice, ones = Sum.of(pair.sums(x), d.size), Sum.of(pair.sums(squares), d.size), Sum.counted(d.size, d.size)
+        return Sums((once, once, twice, twice, twice, nothing, ones, ones, nothing, ones, nothing))
     with np.errstate(over="ignore", invalid="ignore"):
-        grown = np.exp(d)
-        values = (
-            x,
-            y,
-            x * x,
-            y * y,
-            x * y,
-            np.abs(d),
-            grown,
-            grown * grown,
-            k3(d),
-            np.exp(np.minimum(d, CLAMP)),
-            np.abs(np.exp(y) - np.exp(x)),
-            d,
-        )
+        grown = np.expm1(d)
+        excess = grown - d
+        small = np.abs(d) < 1e-4
+        if small.any():
+            tiny = d[small]
+            excess[small] = tiny * tiny * (0.5 + tiny / 6.0)
+        moved = np.exp(x) * np.abs(grown)
+        grown += 1.0
+        values = (x, y, squares, y * y, x * y, np.abs(d), grown, grown * grown, excess, np.minimum(grown, LARGEST), moved)
         return Sums(tuple(Sum.of(pair.sums(value), d.size) for value in values))
 
 
@@ -231,7 +228,6 @@ def _first_moments(batch: Batch) -> Sums:
 
 _PAIR_METRICS: Final = (
     ("abs", "nat", _moment(5), "Mean |d|."),
-    ("bias", "nat", _moment(11), "Mean d, signed."),
     ("k3", "nat", _moment(8), "Mean exp(d) - 1 - d, an unbiased estimate of the KL divergence."),
     ("corr", "1", correlation, "Pearson correlation of the two logprobs."),
     ("slope", "1", slope, "Least-squares slope of the second logprob on the first; away from 1 for another temperature."),

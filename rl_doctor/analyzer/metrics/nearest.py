@@ -23,10 +23,12 @@ def _distances(batch: Batch, pairs: tuple[tuple[str, str], ...], *, first: bool)
     rows = first_pass(batch) if first else None
     if rows is not None:
         keep = keep & spread(batch, rows)
-    before = np.zeros(batch.n_tokens + 1, np.int64)
-    np.cumsum(keep, out=before[1:])
-    splits = before[batch.splits]
-    values = {name: batch.columns[name][keep].astype(np.float64) for name in names}
+    splits, columns = batch.splits, {name: batch.columns[name] for name in names}
+    if not keep.all():
+        before = np.zeros(batch.n_tokens + 1, np.int64)
+        np.cumsum(keep, out=before[1:])
+        splits, columns = before[batch.splits], {name: column[keep] for name, column in columns.items()}
+    values = {name: column.astype(np.float64) for name, column in columns.items()}
     return Sums(tuple(Sum.of(segment_sums(np.abs(values[a] - values[b]), splits), int(splits[-1])) for a, b in pairs))
 
 
@@ -72,9 +74,11 @@ for _name, _of, _index, _doc in (
     )
 
 
-@reduction(zero=Extremes(), needs=("logprob", "old_logprob"), optional=("rollout_logprob",))
+@reduction(zero=Extremes(), needs=("logprob", "old_logprob"), optional=("rollout_logprob", *_PASS))
 def _calmest(batch: Batch) -> Extremes:
     """Mean |logprob - old_logprob| per row of at least 8 tokens whose old_logprob is not the engine's."""
+    if first_pass(batch) is not None:
+        return Extremes()
     pair = pass_pair(batch)
     counts = np.diff(pair.splits)
     rows = (counts >= 8) & ~bypassed(batch)
@@ -87,7 +91,7 @@ metric(
     lambda s: s.low,
     unit="nat",
     source="a step that holds a first mini-batch holds rows whose ratio is 1",
-    doc="Smallest mean |logprob - old_logprob| of any row with at least 8 trained tokens.",
+    doc="Smallest mean |logprob - old_logprob| of any row with at least 8 trained tokens, where mini-batches are not known.",
 )
 
 
