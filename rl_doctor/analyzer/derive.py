@@ -151,15 +151,6 @@ def later_rows(batch: Batch) -> Bools:
     return later if started is None else later | (started < batch.step)
 
 
-def codes(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Codes 0..k-1 of equal values, in order of first appearance; None (or a missing integer) is a value like any other."""
-    import pyarrow as pa
-
-    encoded = pa.array(values, from_pandas=True).dictionary_encode(null_encoding="encode")
-    indices: NDArray[np.int64] = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return indices
-
-
 def known(values: NDArray[Any]) -> Bools:
     """Bool ``[n]``: values that are not null (None, NaN, or the integer that stands for null)."""
     if values.dtype.kind == "f":

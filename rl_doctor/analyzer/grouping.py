@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats, codes, known, segment_sums
+from rl_doctor.analyzer.derive import Floats, known, segment_sums
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.codes import codes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,10 +9,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import codes, known
+from rl_doctor.analyzer.derive import known
 from rl_doctor.analyzer.registry import SequenceValue
 from rl_doctor.schema import MISSING_INT, RunInfo
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.codes import codes
 
 KEYS: Final = frozenset({"rollout_step", "uid", "epoch", "minibatch", "sequence", "is_padding"})
 """Sequence columns that tell the rows of a generation batch apart."""

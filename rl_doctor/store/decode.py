@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.errors import InputError
 from rl_doctor.schema import MISSING_INT, ROLES, Column
+from rl_doctor.store import buffers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,8 +110,11 @@ def _float(array: pa.Array, column: Column) -> NDArray[Any]:
         if pa.types.is_boolean(array.type):
             array = array.cast(pa.int8())
         array = array.cast(target, safe=False)
-    values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return values
+    found = buffers.values(array)
+    if not array.null_count:
+        return found
+    filled: NDArray[Any] = np.where(buffers.validity(array), found, np.asarray(np.nan, found.dtype))
+    return filled
 
 
 def _integer(array: pa.Array, column: Column, where: str, locate: Locate) -> NDArray[Any]:
@@ -118,10 +122,10 @@ def _integer(array: pa.Array, column: Column, where: str, locate: Locate) -> NDA
 
     missing = MISSING_INT[column.dtype]
     limits = np.iinfo(column.dtype)
-    valid = np.asarray(array.is_valid()) if array.null_count else None
+    valid = buffers.validity(array) if array.null_count else None
     if pa.types.is_floating(array.type) or pa.types.is_decimal(array.type):
-        real = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        known = ~np.isnan(real)
+        real = buffers.values(array.cast(pa.float64()))
+        known = ~np.isnan(real) if valid is None else valid & ~np.isnan(real)
         bad = known & ((real != np.floor(real)) | (real < limits.min) | (real >= -float(limits.min)))
         if bad.any():
             at = int(np.argmax(bad))
@@ -131,7 +135,9 @@ def _integer(array: pa.Array, column: Column, where: str, locate: Locate) -> NDA
         return np.where(known, np.where(known, real, 0).astype(np.int64), missing).astype(column.dtype)
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int8())
-    values = (array.fill_null(0) if valid is not None else array).to_numpy(zero_copy_only=False)
+    values = buffers.values(array)
+    if valid is not None:
+        values = np.where(valid, values, np.zeros(1, values.dtype))
     bad = (values < limits.min) | (values > limits.max) if values.dtype != column.dtype else np.zeros(0, np.bool_)
     if bad.any():
         at = int(np.argmax(bad))
@@ -153,14 +159,14 @@ def _flag(array: pa.Array, where: str, locate: Locate) -> NDArray[Any]:
     import pyarrow as pa
 
     if pa.types.is_boolean(array.type):
-        flags: NDArray[Any] = (array.fill_null(False) if array.null_count else array).to_numpy(zero_copy_only=False)  # noqa: FBT003
-        return flags.astype(np.bool_, copy=False)
-    values = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    bad = ~np.isnan(values) & (values != 0) & (values != 1)
+        return buffers.values(array) & buffers.validity(array)
+    values = buffers.values(array.cast(pa.float64(), safe=False))
+    known = buffers.validity(array) & ~np.isnan(values)
+    bad = known & (values != 0) & (values != 1)
     if bad.any():
         at = int(np.argmax(bad))
         raise InputError(f"{where}: {values[at]:g} at {locate(at)} where a mask has 0 or 1; store true and false")
-    flagged: NDArray[Any] = values == 1
+    flagged: NDArray[Any] = known & (values == 1)
     return flagged
 
 
@@ -168,28 +174,26 @@ def _text(array: pa.Array, where: str) -> NDArray[Any]:
     import pyarrow as pa
 
     if pa.types.is_floating(array.type):
-        real = array.to_numpy(zero_copy_only=False)
+        real = np.where(buffers.validity(array), buffers.values(array), np.nan)
         if np.all(np.isnan(real) | (real == np.floor(real))):
-            array = (
-                array.cast(pa.int64(), safe=False)
-                if not np.isnan(real).any()
-                else pa.array(np.where(np.isnan(real), 0, real).astype(np.int64), mask=np.isnan(real))
-            )
+            array = pa.array(np.where(np.isnan(real), 0, real).astype(np.int64), mask=np.isnan(real))
     try:
-        text = array.cast(pa.string())
-    except pa.ArrowInvalid as error:
+        text = array if pa.types.is_string(array.type) else array.cast(pa.string())
+        plain = text.to_pylist()
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise InputError(f"{where}: text that is not valid UTF-8; convert the column") from error
     except pa.ArrowNotImplementedError as error:
         raise InputError(f"{where} holds {array.type} where text belongs; convert the column") from error
-    values: NDArray[Any] = text.to_numpy(zero_copy_only=False)
-    return values.astype(np.object_, copy=False)
+    values = np.empty(len(plain), np.object_)
+    values[:] = plain
+    return values
 
 
 def _role(array: pa.Array, where: str, locate: Locate) -> NDArray[Any]:
     import pyarrow as pa
 
     if pa.types.is_integer(array.type):
-        codes = array.fill_null(-1).to_numpy(zero_copy_only=False)
+        codes = np.where(buffers.validity(array), buffers.values(array).astype(np.int64), -1)
         bad = (codes < -1) | (codes >= len(ROLES))
         if bad.any():
             at = int(np.argmax(bad))
@@ -198,8 +202,8 @@ def _role(array: pa.Array, where: str, locate: Locate) -> NDArray[Any]:
         return roles
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type) or pa.types.is_null(array.type)):
         raise InputError(f"{where} holds {array.type} where roles belong: {', '.join(ROLES)}")
-    import pyarrow.compute as pc
-
-    found = pc.index_in(array.cast(pa.string()), value_set=pa.array(ROLES))
-    named: NDArray[Any] = found.fill_null(-1).to_numpy(zero_copy_only=False)
-    return named.astype(np.int8)
+    encoded = array.cast(pa.string()).dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    table = np.array([ROLES.index(name) if name in ROLES else -1 for name in names] or [-1], np.int8)
+    named: NDArray[Any] = np.where(buffers.validity(encoded.indices), table[buffers.values(encoded.indices)], np.int8(-1))
+    return named

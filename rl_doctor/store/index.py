@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.store.codes import codes
 from rl_doctor.store.plan import Fragment, Segment, rows_in_order, windows_of
 from rl_doctor.store.rows import Rows, concatenate
 
@@ -57,15 +58,12 @@ def falls(steps: Iterable[tuple[int, int, int]]) -> int:
 
 def repeats(columns: Mapping[str, NDArray[Any]]) -> int:
     """Number of rows of one step that repeat the keys of an earlier one; rows without a uid never do."""
-    import pyarrow as pa
-
-    uid = pa.array(columns["uid"], pa.string())
-    known = np.asarray(uid.is_valid())
+    uid = columns["uid"]
+    known: NDArray[np.bool_] = uid != np.array(None, np.object_)
     if not known.any():
         return 0
-    codes = uid.drop_null().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     keys = [
-        codes.astype(np.int64),
+        codes(uid[known]),
         *(columns[name][known].astype(np.int64) for name in REPEAT_KEYS if name in columns and name != "uid"),
     ]
     return int(known.sum()) - len(np.unique(np.stack(keys, axis=1), axis=0))

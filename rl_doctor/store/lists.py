@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.errors import InputError
 from rl_doctor.schema import Column
+from rl_doctor.store import buffers
 from rl_doctor.store.decode import decode, is_list
 from rl_doctor.store.rows import missing_values, splits_of
 
@@ -43,7 +44,6 @@ class Lists:
             InputError: it has one value per row, or lists of lists.
         """
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         if pa.types.is_null(array.type):
             n = len(array)
@@ -55,8 +55,7 @@ class Lists:
             )
         if is_list(array.type.value_type):
             raise InputError(f"{where} holds lists of lists; store one flat list of tokens per row")
-        lengths = np.asarray(pc.list_value_length(array).fill_null(0)).astype(np.int64)
-        return cls(where, first_row, lengths, np.asarray(array.is_valid()), array.flatten())
+        return cls(where, first_row, buffers.list_lengths(array), buffers.validity(array), buffers.list_values(array))
 
     def decode(self, column: Column) -> NDArray[Any]:
         """All values, in the convention of ``Batch.columns``."""

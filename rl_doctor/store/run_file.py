@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from rl_doctor import schema
 from rl_doctor.errors import InputError
 from rl_doctor.schema import Column
+from rl_doctor.store import buffers
 from rl_doctor.store.aliases import ATTENTION_MASK, FULL_WIDTH
 from rl_doctor.store.decode import decode, is_list
 from rl_doctor.store.index import falls
@@ -283,9 +284,9 @@ def _null_notes(table: ListTable) -> Iterator[str]:
 
 
 def _null_rows(array: pa.Array) -> NDArray[np.bool_]:
-    missing = np.asarray(array.is_null())
+    missing = ~buffers.validity(array)
     if is_list(array.type):
-        inner = np.asarray(array.flatten().is_null())
+        inner = ~buffers.validity(buffers.list_values(array))
         if inner.any():
             row = np.repeat(np.arange(len(array)), Lists.of(array, "", 0).lengths)
             missing = missing.copy()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats, codes, known, per_sequence_counts, per_sequence_sums, selected, selection
+from rl_doctor.analyzer.derive import Floats, known, per_sequence_counts, per_sequence_sums, selected, selection
 from rl_doctor.analyzer.dialects.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, entry
 from rl_doctor.analyzer.registry import PER_SEQUENCE_PREFIX, Reduction, sequence_value
 from rl_doctor.schema import REWARD_COMPONENT_PREFIX
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.codes import codes
 
 if TYPE_CHECKING:
     from rl_doctor.analyzer.dialects.trl_settings import Settings

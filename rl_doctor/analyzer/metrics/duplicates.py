@@ -7,10 +7,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import codes, known
+from rl_doctor.analyzer.derive import known
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.codes import codes
 
 _HASH: Final = "per_sequence.response_hash"
 
