@@ -179,7 +179,7 @@ class TestGrpo:
 
 
 def test_every_step_has_its_gradient_norm_though_only_some_are_logged(train: Train) -> None:
-    trained = train(args=SCHEDULE | {"logging_steps": 3, "max_steps": 7})
+    trained = train(args=SCHEDULE | {"logging_steps": 3, "max_steps": 7, "reward_weights": [0.5, 2.0]})
     metrics = trained.run.metrics()
     assert metrics.series("kl")[0].tolist() == [3, 6, 7], "what is left at the end is logged with the summary"
     for name in ("grad_norm", "learning_rate"):
@@ -187,6 +187,10 @@ def test_every_step_has_its_gradient_norm_though_only_some_are_logged(train: Tra
         assert steps.tolist() == list(range(1, 8))
         assert {row["step"]: row[name] for row in trained.log if name in row} == {3: values[2], 6: values[5]}
     assert trained.run.facts.incomplete_steps == ()
+    assert trained.run.info.config.reward_weights == {"short": 0.5, "vowels": 2.0}
+    columns, _ = trained.columns("reward", "reward/short", "reward/vowels")
+    expected = 0.5 * columns["reward/short"] + 2 * np.nan_to_num(columns["reward/vowels"])
+    np.testing.assert_allclose(columns["reward"], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(("accumulation", "per_generation"), [(2, 3), (2, 1), (3, 2)])
