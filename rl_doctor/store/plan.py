@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final, Protocol
 
 import numpy as np
@@ -139,30 +140,20 @@ def rows_in_order(
 
 
 def _pieces(fragments: Sequence[Fragment], segments: Sequence[Segment], columns: Sequence[str]) -> Iterator[tuple[int, Rows]]:
-    """Read each stretch of neighbouring segments once and cut it at the segments' bounds."""
-    at = 0
-    while at < len(segments):
-        end = at + 1
-        while end < len(segments) and _joins(segments[end - 1], segments[end]):
-            end += 1
-        stretch = segments[at:end]
-        position = stretch[0].start
-        current = 0
-        for rows in fragments[stretch[0].fragment].read(columns, position, stretch[-1].stop):
-            taken = 0
-            while taken < rows.n_sequences:
-                segment = stretch[current]
-                stop = min(rows.n_sequences, taken + segment.stop - position)
-                yield segment.step, rows.slice(taken, stop)
-                position += stop - taken
-                taken = stop
-                if position == segment.stop:
-                    current += 1
-        at = end
-
-
-def _joins(before: Segment, after: Segment) -> bool:
-    return before.fragment == after.fragment and before.stop == after.start
+    """Read each fragment once, from its first segment to its last, and cut it at the segments' bounds."""
+    for index, group in groupby(segments, key=lambda segment: segment.fragment):
+        wanted = list(group)
+        current, position = 0, wanted[0].start
+        for rows in fragments[index].read(columns, position, wanted[-1].stop):
+            end = position + rows.n_sequences
+            while current < len(wanted) and wanted[current].start < end:
+                segment = wanted[current]
+                start, stop = max(segment.start, position), min(segment.stop, end)
+                yield segment.step, rows.slice(start - position, stop - position)
+                if segment.stop > end:
+                    break
+                current += 1
+            position = end
 
 
 def batches_of(pieces: Iterable[tuple[int, Rows]], max_tokens: int, info: RunInfo) -> Iterator[Batch]:
