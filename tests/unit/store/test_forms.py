@@ -19,6 +19,7 @@ from rl_doctor.errors import InputError
 from rl_doctor.schema import COLUMNS
 from rl_doctor.store import flat, plan
 from rl_doctor.store.aliases import ALIASES, ATTENTION_MASK, resolve
+from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.run import open_run
 from tests.unit.store.content import contents, write, write_arrow
 
@@ -296,3 +297,20 @@ def test_duplicate_names_are_refused(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "run.parquet")
     with pytest.raises(InputError, match="two columns are called 'reward'"):
         open_run(tmp_path / "run.parquet")
+
+
+def test_mixed_steps_are_read_once_per_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = np.random.default_rng(0).permutation(np.repeat(np.arange(20), 5))
+    file = write(tmp_path / "run.parquet", {"step": steps, "logprob": [[-1.0] * 4] * 100})
+    decoded: list[int] = []
+    stream = ParquetInput.stream
+
+    def spy(self: ParquetInput, group: int, names: Any, rows: int) -> Any:
+        decoded.append(group)
+        return stream(self, group, names, rows)
+
+    run = open_run(file)
+    monkeypatch.setattr(ParquetInput, "stream", spy)
+    monkeypatch.setattr(plan, "WINDOW_TOKENS", 100)
+    assert [batch.step for batch in run.batches(["logprob"])] == list(range(20))
+    assert len(decoded) == 100 * 4 / 100
