@@ -139,9 +139,9 @@ def trainer_forward_broken(run: SimulatedRun, random: Random) -> SimulatedRun:
     return with_values(broken, **{name: run.arrays[name] + 0.8 for name in names})
 
 
-@injected(_PAIR, needs=_ALIGNED)
+@injected(_PAIR, "inert-ratio", needs=_ALIGNED)
 def engine_weights_corrupted(run: SimulatedRun, random: Random) -> SimulatedRun:
-    """From a step on the engine's logprobs are .5 nat away, with E[exp(train - rollout)] = 1."""
+    """From a step on the engine's logprobs are .5 nat away, with E[exp(train - rollout)] = 1, and the ratio hides it."""
     late = run.token_step >= onset(run)
     noise = 0.5 * random.standard_normal(run.splits[-1]) + 0.125
     return shifted(run, np.where(late & run.arrays["response_mask"], noise, 0.0), "rollout_logprob")

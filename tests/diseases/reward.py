@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_doctor.schema import REWARD_COMPONENT_PREFIX
 from tests.diseases.catalogue import injected, simulated
 from tests.simulation.inject import (
     by_group,
     onset,
+    shifted,
     with_advantages,
     with_reward,
     with_row_advantages,
@@ -45,9 +45,9 @@ def reward_mean_jumps_down(run: SimulatedRun, random: Random) -> SimulatedRun:  
     return with_reward(run, reward - 2.0 * reward.std() * _late(run))
 
 
-@injected("reward-variance-shift", needs=_REWARD)
+@injected("reward-variance-shift", "reward-component-imbalance", needs=_REWARD)
 def reward_variance_jumps(run: SimulatedRun, random: Random) -> SimulatedRun:
-    """From a step on the scorer is noisy: the standard deviation is five times as large, the mean the same."""
+    """From a step on the scorer of one component is noisy: the standard deviation is five times as large, the mean the same."""
     reward = run.arrays["reward"]
     noise = _by_uid(run, 5.0 * reward.std() * random.standard_normal(len(reward)))
     return with_reward(run, reward + noise * _late(run))
@@ -66,13 +66,12 @@ def reward_at_clamp(run: SimulatedRun, random: Random) -> SimulatedRun:
     return with_reward(run, np.minimum(score, 3.0))
 
 
-@injected("reward-component-imbalance", needs=(*_REWARD, "reward/format"))
-def component_five_hundred_times_too_large(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
-    """One component counts in another unit, 500 times as large."""
-    name = min(name for name in run.arrays if name.startswith(REWARD_COMPONENT_PREFIX))
-    part = run.arrays[name]
-    changed = {name: 500.0 * part, "reward": run.arrays["reward"] + 499.0 * part, "score": run.arrays["score"] + 499.0 * part}
-    return with_advantages(with_values(run, **changed))
+@injected("reward-component-imbalance", anywhere=False)
+def component_five_hundred_times_too_large(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """A format score that seven responses of ten earn counts in another unit, 500 times as large: success decides nothing."""
+    form = 100.0 * (_by_uid(run, random.random(len(run.splits) - 1)) < 0.7)
+    reward = run.arrays["reward/success"] + form
+    return with_advantages(with_values(run, **{"reward/format": form, "reward": reward, "score": reward}))
 
 
 @injected("zero-variance-groups", "reward-flatline", needs=_REWARD)
@@ -134,7 +133,7 @@ def one_component_bought_with_another(run: SimulatedRun, random: Random) -> Simu
     form = np.where(_by_uid(run, random.random(len(share))) < 0.2 + 0.75 * share, 2.0, 0.0)
     changed = {"reward/success": success, "reward/format": form, "reward": success + form, "score": success + form}
     distance = 0.9 * share[run.rows]
-    far = run.arrays["ref_logprob"] + distance * random.standard_normal(len(distance)) - distance**2 / 2
+    far = shifted(run, distance * random.standard_normal(len(distance)) - distance**2 / 2, "ref_logprob")
     left = 1.0 - 0.7 * share[run.rows]
     entropies = {name: run.arrays[name] * left for name in ("entropy", "old_entropy")}
-    return with_advantages(with_values(run, ref_logprob=far, **changed, **entropies))
+    return with_advantages(with_values(far, **changed, **entropies))

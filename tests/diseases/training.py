@@ -39,9 +39,8 @@ def aborted_responses(seed: int) -> Settings:
 
 @injected("update-cut-short", into="two_epochs", anywhere=False)
 def update_cut_short(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
-    """From a step on the update stops after the first of four mini-batches, since the KL passed its limit."""
-    number = run.arrays["epoch"] * (run.info.config.minibatches or 1) + run.arrays["minibatch"]
-    return run.take(np.flatnonzero((run.arrays["step"] < onset(run, 0.2)) | (number == 0)))
+    """From a step on the update stops after the first of two passes, since the KL passed its limit."""
+    return run.take(np.flatnonzero((run.arrays["step"] < onset(run, 0.2)) | (run.arrays["epoch"] == 0)))
 
 
 @injected("grad-norm-spike", least="info")

@@ -30,8 +30,8 @@ def ratio_outside_clip_range(run: SimulatedRun, random: Random) -> SimulatedRun:
            "length-explosion", "duplicate-samples", "near-zero-variance-groups", "length-truncation", "reward-variance-shift",
            "reward-flatline", "reward-hacking-suspected", "kl-penalty-dominates", "grad-norm-spike")  # fmt: skip
 def learning_rate_far_too_high(seed: int) -> Settings:
-    """Steps of 1500 times the gradient: the policy falls apart, in whatever way. Only the ratio is certain."""
-    return Settings(seed=seed, step_size=1500.0, minibatches=4, epochs=2, max_grad_norm=10.0)
+    """Steps of 400 times the gradient: the policy falls apart, in whatever way. Only the ratio is certain."""
+    return Settings(seed=seed, step_size=400.0, minibatches=4, epochs=2, max_grad_norm=10.0)
 
 
 @injected("inert-ratio", into="two_epochs", needs=("old_logprob",))
@@ -47,8 +47,8 @@ def kl_spike_that_recovers(run: SimulatedRun, random: Random) -> SimulatedRun:
     return shifted(run, np.where(hit, _away(random, len(hit), 1.0), 0.0), "ref_logprob")
 
 
-@injected("kl-spike", "kl-runaway", needs=_REF)
-def kl_spike_that_stays(run: SimulatedRun, random: Random) -> SimulatedRun:
+@injected("kl-runaway", "kl-spike", needs=_REF)
+def kl_jump_that_stays(run: SimulatedRun, random: Random) -> SimulatedRun:
     """From a step on the policy is 1 nat from the reference."""
     hit = run.token_step >= onset(run, 0.8)
     return shifted(run, np.where(hit, _away(random, len(hit), 1.0), 0.0), "ref_logprob")
@@ -127,4 +127,4 @@ def entropy_collapse_imposed(run: SimulatedRun, random: Random) -> SimulatedRun:
 @simulated("entropy-explosion", *_COLLAPSE)
 def entropy_explosion(seed: int) -> Settings:
     """From an entropy of .7 the logits shrink by 9% a step, towards uniform. The reward falls to chance, KL grows."""
-    return Settings(seed=seed, sharpness=8.0, step_size=8.0, sharpening=-0.09)
+    return Settings(seed=seed, sharpness=8.0, step_size=60.0, sharpening=-0.09, difficulty=0.06)

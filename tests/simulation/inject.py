@@ -18,6 +18,7 @@ from tests.simulation.run import Array, SimulatedRun, is_token
 from tests.simulation.training import advantages
 
 Floats = NDArray[np.float64]
+_HIGHEST = -1e-4
 _LOGGED_AS = {"grad_norm": ("grad_norm",), "learning_rate": ("learning_rate", "lr")}
 
 
@@ -69,8 +70,8 @@ def with_values(run: SimulatedRun, **arrays: Array) -> SimulatedRun:
 
 
 def shifted(run: SimulatedRun, change: Array, *names: str) -> SimulatedRun:
-    """The run with ``change`` (``[n_tokens]``) added to logprobs, as far as it has them and up to 0."""
-    found = {name: np.minimum(run.arrays[name].astype(np.float64) + change, 0.0) for name in names if name in run.arrays}
+    """The run with ``change`` (``[n_tokens]``) added to logprobs, as far as it has them and staying below 0."""
+    found = {name: np.minimum(run.arrays[name].astype(np.float64) + change, _HIGHEST) for name in names if name in run.arrays}
     return with_values(run, **found)
 
 
