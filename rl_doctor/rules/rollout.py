@@ -11,7 +11,7 @@ from rl_doctor.rules.alignment import SHORT
 from rl_doctor.rules.masks import in_observations, inverted
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.signature import ROLLOUT, ROLLOUT_METRICS, SHIFTED_ROWS, Bins, bins, kinds
-from rl_doctor.rules.spans import above, pooled
+from rl_doctor.rules.spans import Breach, above, at, pooled
 from rl_doctor.rules.staleness import (
     LAGGING,
     NEAREST,
@@ -31,8 +31,14 @@ from rl_doctor.rules.view import View
     "missing-rollout-logprob",
     severity="error",
     needs=("mismatch.zero_fill_frac", "mismatch.zero_frac", "mismatch.nan_frac"),
-    optional=("mask.unsampled_hard_frac", "mismatch.shifted_frac", "mask.sampled_agreement", "mask.role_agreement"),
-    limits={"tokens": 3, "share": 0.01, "greedy": 0.99},
+    optional=(
+        "mask.unsampled_hard_frac",
+        "mismatch.shifted_frac",
+        "mismatch.abs",
+        "mask.sampled_agreement",
+        "mask.role_agreement",
+    ),
+    limits={"tokens": 3, "share": 0.01, "greedy": 0.99, "unrelated": 0.2},
     cause="Logprobs that the engine did not return were filled with 0, which is probability 1.",
     advice=(
         "Ask the engine for the logprob of every generated token, also of the last one and of continued or aborted responses.",
@@ -54,6 +60,9 @@ def missing_rollout_logprob(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     be near 0 too), and NaN. At least ``tokens`` of the first kind are an error, above ``share`` NaN a warning. If more than
     ``greedy`` of all tokens are 0 the engine samples greedily or returns no logprobs at all.
 
+    Below a share of ``share``, in steps whose mean difference is above ``unrelated`` nat, zeros prove nothing: engine and
+    trainer then disagree about certain tokens too.
+
     Limits: runs of such tokens inside a response are taken for observations unless the role says otherwise:
     observation-in-loss.
     """
@@ -69,6 +78,8 @@ def _filled(view: View, limits: Limits) -> Iterator[Hit]:
     zeros, nans = above(view.series("mismatch.zero_fill_frac"), 0.0), above(view.series("mismatch.nan_frac"), 0.0)
     taken = in_observations(view)
     whole = pooled(view.series("mismatch.zero_frac"))
+    if zeros is not None and _by_chance(view, zeros, limits):
+        zeros = None
     if zeros is not None and zeros.items - taken >= limits["tokens"]:
         message = f"{zeros.items:.0f} of {zeros.n} trained tokens ({zeros.value:.2%}) have rollout_logprob 0 {zeros.when}"
         cause = None
@@ -80,6 +91,12 @@ def _filled(view: View, limits: Limits) -> Iterator[Hit]:
     if nans is not None and nans.items - taken >= limits["tokens"] and nans.value > limits["share"]:
         message = f"{nans.items:.0f} of {nans.n} trained tokens ({nans.value:.2%}) have no rollout_logprob (NaN) {nans.when}"
         yield Hit(message, "warning", (nans.evidence(),), "The engine did not return the logprobs of these tokens.")
+
+
+def _by_chance(view: View, zeros: Breach, limits: Limits) -> bool:
+    """Whether the two logprobs are so unrelated that a few certain tokens of the engine say nothing about placeholders."""
+    distance = at(view.get("mismatch.abs"), zeros.series.steps[zeros.marked])
+    return zeros.value < limits["share"] and distance is not None and pooled(distance) > limits["unrelated"]
 
 
 @rule(

@@ -228,6 +228,13 @@ def test_greedy_zeros_name_the_sampler() -> None:
     assert "greedily" in found["missing-rollout-logprob"].cause
 
 
+def test_certain_tokens_of_an_unrelated_engine_are_no_gap() -> None:
+    run = broken_forward(honest())
+    some = generator().random(run.splits[-1]) < 0.004
+    found = findings(with_values(run, rollout_logprob=np.where(some, 0.0, run.arrays["rollout_logprob"])))
+    assert "missing-rollout-logprob" not in found
+
+
 def test_certain_tokens_are_no_gap() -> None:
     run = honest(sharpness=12.0)
     sure = run.arrays["rollout_logprob"] > -0.02

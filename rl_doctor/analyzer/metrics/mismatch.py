@@ -21,7 +21,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import FIRST_STEP, Bools, Floats, derived, known, segment_sums, selection
+from rl_doctor.analyzer.derive import (
+    FIRST_STEP,
+    Bools,
+    Floats,
+    derived,
+    known,
+    per_sequence_counts,
+    segment_sums,
+    selected,
+    selected_splits,
+    selection,
+)
+from rl_doctor.analyzer.estimators import k3
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums
 from rl_doctor.store.batch import Batch
@@ -49,13 +61,27 @@ class Pair:
         return segment_sums(values, self.splits)
 
 
-def _pair(x: Floats, y: Floats, keep: Bools, splits: NDArray[np.int64]) -> Pair:
-    keep = keep & (x < IMPOSSIBLE) & (y < IMPOSSIBLE)
-    if keep.all():
-        return Pair(x.astype(np.float64), y.astype(np.float64), splits)
+def _pair(batch: Batch, x: Floats, y: Floats, keep: Bools | None = None) -> Pair:
+    """A pair from two logprobs at the selected tokens, ``[n_selected]``, where both are possible values and ``keep`` holds."""
+    fine = possible(x) & possible(y)
+    if keep is not None:
+        fine &= keep
+    if fine.all():
+        return Pair(x, y, selected_splits(batch))
+    return Pair(x[fine], y[fine], kept_splits(batch, fine))
+
+
+def possible(values: Floats) -> Bools:
+    """Finite values that a logprob can have."""
+    fine: Bools = np.isfinite(values) & (values < IMPOSSIBLE)
+    return fine
+
+
+def kept_splits(batch: Batch, keep: Bools) -> NDArray[np.int64]:
+    """Splits by sequence of those selected tokens that ``keep`` ``[n_selected]`` holds for."""
     before = np.zeros(len(keep) + 1, np.int64)
     np.cumsum(keep, out=before[1:])
-    return Pair(x[keep].astype(np.float64), y[keep].astype(np.float64), before[splits])
+    return before[selected_splits(batch)]
 
 
 def spread(batch: Batch, rows: NDArray[Any]) -> NDArray[Any]:
@@ -117,24 +143,43 @@ def candidates(batch: Batch) -> Bools:
 
 
 @derived
-def _known(batch: Batch) -> tuple[Bools, Bools] | None:
-    """Trained tokens with both logprobs, and those of them that hold a placeholder."""
+def _placeholders(batch: Batch) -> Bools | None:
+    """Bool ``[n_selected]``: candidates whose rollout_logprob is a placeholder; None where the run has no trainer logprob."""
+    trainer = _trainer_selected(batch)
+    if trainer is None:
+        return None
+    rollout = selected(batch, "rollout_logprob")
+    found: Bools = (rollout == 0.0) & (trainer < PLACEHOLDER_BELOW) & np.isfinite(trainer)
+    inside = _candidates_selected(batch)
+    return found if inside is None else found & inside
+
+
+def _trainer_selected(batch: Batch) -> Floats | None:
     trainer = trainer_side(batch)
     if trainer is None:
         return None
-    rollout = batch.columns["rollout_logprob"]
-    both = candidates(batch) & np.isfinite(rollout) & np.isfinite(trainer)
-    return both, both & (rollout == 0.0) & (trainer < PLACEHOLDER_BELOW)
+    if trainer is batch.get("old_logprob"):
+        return selected(batch, "old_logprob")
+    return trainer[selection(batch)].astype(np.float64)
+
+
+def _candidates_selected(batch: Batch) -> Bools | None:
+    """Bool ``[n_selected]``, or None where all selected tokens are candidates."""
+    inside = candidates(batch)
+    return None if inside is selection(batch) else inside[selection(batch)]
 
 
 @derived
 def rollout_pair(batch: Batch) -> Pair | None:
     """The *rollout* pair: x is rollout_logprob, y the trainer's; None where the run has no trainer logprob."""
-    told, trainer = _known(batch), trainer_side(batch)
-    if told is None or trainer is None:
+    placeholder, trainer = _placeholders(batch), _trainer_selected(batch)
+    if placeholder is None or trainer is None:
         return None
-    both, placeholder = told
-    return _pair(batch.columns["rollout_logprob"], trainer, both & ~placeholder, batch.splits)
+    inside = _candidates_selected(batch)
+    keep = None if inside is None and not placeholder.any() else ~placeholder
+    if keep is not None and inside is not None:
+        keep &= inside
+    return _pair(batch, selected(batch, "rollout_logprob"), trainer, keep)
 
 
 @derived
@@ -143,23 +188,19 @@ def first_pair(batch: Batch) -> Pair | None:
     first = first_pass(batch)
     if first is None:
         return None
-    old, new = batch.columns["old_logprob"], batch.columns["logprob"]
-    keep = selection(batch) & spread(batch, first & ~bypassed(batch)) & np.isfinite(old) & np.isfinite(new)
-    return _pair(old, new, keep, batch.splits)
+    rows = first & ~bypassed(batch)
+    keep = None if rows.all() else np.repeat(rows, per_sequence_counts(batch))
+    return _pair(batch, selected(batch, "old_logprob"), selected(batch, "logprob"), keep)
 
 
 @derived
 def pass_pair(batch: Batch) -> Pair:
     """All rows: x is old_logprob, y is logprob."""
-    old, new = batch.columns["old_logprob"], batch.columns["logprob"]
-    return _pair(old, new, selection(batch) & np.isfinite(old) & np.isfinite(new), batch.splits)
+    return _pair(batch, selected(batch, "old_logprob"), selected(batch, "logprob"))
 
 
 def pair_moments(pair: Pair | None) -> Sums:
-    """Sums over a pair: x, y, x*x, y*y, x*y, |d|, exp d, exp 2d, k3(d), clamped exp d, |exp y - exp x|, with d = y - x.
-
-    k3 is expm1(d) - d, by its series where that would cancel.
-    """
+    """Sums over a pair: x, y, x*x, y*y, x*y, |d|, exp d, exp 2d, k3(d), clamped exp d, |exp y - exp x|, with d = y - x."""
     if pair is None:
         return Sums()
     x, y = pair.x, pair.y
@@ -170,14 +211,9 @@ def pair_moments(pair: Pair | None) -> Sums:
         return Sums((once, once, twice, twice, twice, nothing, ones, ones, nothing, ones, nothing))
     with np.errstate(over="ignore", invalid="ignore"):
         grown = np.expm1(d)
-        excess = grown - d
-        small = np.abs(d) < 1e-4
-        if small.any():
-            tiny = d[small]
-            excess[small] = tiny * tiny * (0.5 + tiny / 6.0)
         moved = np.exp(x) * np.abs(grown)
         grown += 1.0
-        values = (x, y, squares, y * y, x * y, np.abs(d), grown, grown * grown, excess, np.minimum(grown, LARGEST), moved)
+        values = (x, y, squares, y * y, x * y, np.abs(d), grown, grown * grown, k3(d), np.minimum(grown, LARGEST), moved)
         return Sums(tuple(Sum.of(pair.sums(value), d.size) for value in values))
 
 
@@ -186,7 +222,7 @@ def _moment(index: int) -> Callable[[Sums], float]:
 
 
 def correlation(s: Sums) -> float:
-    """Pearson correlation from pair_moments, in exact arithmetic before the last quotient; NaN where a side is constant."""
+    """Pearson correlation from pair_moments; NaN where a side is constant."""
     both, left, right = _centred(s)
     return both / math.sqrt(left * right) if left > 0 and right > 0 else math.nan
 
@@ -294,12 +330,15 @@ metric("mismatch.max", _range, lambda s: s.high, unit="nat", source="arithmetic"
 @reduction(zero=Sums(), needs=("rollout_logprob",), optional=_ROLLOUT)
 def _missing(batch: Batch) -> Sums:
     """Trained tokens: holding a placeholder; rollout_logprob exactly 0; rollout_logprob not finite."""
-    chosen, rollout = candidates(batch), batch.columns["rollout_logprob"]
-    count = int(chosen.sum())
-    told = _known(batch)
-    placeholder = np.zeros_like(chosen) if told is None else told[1]
-    flags = (placeholder, chosen & (rollout == 0.0), chosen & ~np.isfinite(rollout))
-    return Sums(tuple(Sum.of(segment_sums(flag, batch.splits), count) for flag in flags))
+    rollout, inside = selected(batch, "rollout_logprob"), _candidates_selected(batch)
+    flags = [_placeholders(batch), rollout == 0.0, ~np.isfinite(rollout)]
+    count = rollout.size if inside is None else int(np.count_nonzero(inside))
+    return Sums(
+        tuple(
+            Sum.counted(0 if flag is None else int(np.count_nonzero(flag if inside is None else flag & inside)), count)
+            for flag in flags
+        )
+    )
 
 
 metric(

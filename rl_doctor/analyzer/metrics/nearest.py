@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import FIRST_STEP, segment_sums, selection
-from rl_doctor.analyzer.metrics.mismatch import IMPOSSIBLE, bypassed, first_pass, pass_pair, spread
+from rl_doctor.analyzer.derive import FIRST_STEP, per_sequence_counts, segment_sums, selected, selected_splits
+from rl_doctor.analyzer.metrics.mismatch import bypassed, first_pass, kept_splits, pass_pair, possible
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
@@ -16,19 +16,14 @@ from rl_doctor.store.batch import Batch
 
 def _distances(batch: Batch, pairs: tuple[tuple[str, str], ...], *, first: bool) -> Sums:
     """Sums of |a - b| for each pair of columns, over the trained tokens at which all columns are finite."""
-    names = {name for pair in pairs for name in pair}
-    keep = selection(batch)
-    for name in names:
-        keep = keep & np.isfinite(batch.columns[name]) & (batch.columns[name] < IMPOSSIBLE)
+    values = {name: selected(batch, name) for pair in pairs for name in pair}
+    keep = np.logical_and.reduce([possible(column) for column in values.values()])
     rows = first_pass(batch) if first else None
-    if rows is not None:
-        keep = keep & spread(batch, rows)
-    splits, columns = batch.splits, {name: batch.columns[name] for name in names}
+    if rows is not None and not rows.all():
+        keep &= np.repeat(rows, per_sequence_counts(batch))
+    splits = selected_splits(batch)
     if not keep.all():
-        before = np.zeros(batch.n_tokens + 1, np.int64)
-        np.cumsum(keep, out=before[1:])
-        splits, columns = before[batch.splits], {name: column[keep] for name, column in columns.items()}
-    values = {name: column.astype(np.float64) for name, column in columns.items()}
+        splits, values = kept_splits(batch, keep), {name: column[keep] for name, column in values.items()}
     return Sums(tuple(Sum.of(segment_sums(np.abs(values[a] - values[b]), splits), int(splits[-1])) for a, b in pairs))
 
 
