@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.schema import METADATA_KEY, RunInfo
@@ -26,6 +26,9 @@ from rl_doctor.store.rows import is_token
 from rl_doctor.store.run import Run
 from rl_doctor.store.run_file import open_lists
 
+_PANDAS_INDEX: Final = "__index_level_"
+"""Start of the names under which pandas stores an index; it is no column of the run."""
+
 
 def open_file(source: ParquetInput) -> Run:
     """Open a Parquet file of any recognised form; see ``open_run``."""
@@ -33,7 +36,7 @@ def open_file(source: ParquetInput) -> Run:
     described = _describe(source)
     if source.file.metadata.num_rows == 0:
         raise NothingToJudgeError(f"{where}: has no row; record or export the run again")
-    resolution = resolve(source.schema.names, where)
+    resolution = resolve((name for name in source.schema.names if not name.startswith(_PANDAS_INDEX)), where)
     presence = Presence()
     presence.add(source.file.metadata, source.schema)
     names = {name: found for name, found in resolution.found.items() if found in presence.present or name == "step"}

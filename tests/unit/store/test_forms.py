@@ -314,3 +314,11 @@ def test_mixed_steps_are_read_once_per_window(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(plan, "WINDOW_TOKENS", 100)
     assert [batch.step for batch in run.batches(["logprob"])] == list(range(20))
     assert len(decoded) == 100 * 4 / 100
+
+
+def test_the_index_of_pandas_is_no_metric(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"step": [1, 2, 3], "reward": [0.5, 1.0, 2.0]})
+    frame[frame["step"] > 1].to_parquet(tmp_path / "run.parquet", index=True)
+    run = open_run(tmp_path / "run.parquet")
+    assert run.columns == {"step", "reward"}
+    assert run.facts.unknown_columns == ()
