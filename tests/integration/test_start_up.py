@@ -52,7 +52,7 @@ def cpu_seconds(*arguments: object, enough: float) -> float:
 
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("start_up") / "small.parquet", rows())
+    return write(tmp_path_factory.mktemp("start_up") / "small.parquet", rows(12))
 
 
 def test_the_package_imports_nothing_heavy() -> None:
