@@ -12,6 +12,8 @@ from rl_doctor.errors import InputError
 
 ATTENTION_MASK: Final = "attention_mask"
 """Not stored: which positions are not padding. Response-wide, or over prompt and response with ``prompt_length``."""
+PANDAS_INDEX: Final = "__index_level_"
+"""Start of the names under which pandas stores an index; it is no column of the run."""
 FULL_WIDTH: Final = frozenset({"input_ids", "sequences", "all_token_ids"})
 """Names of token ids over prompt and response."""
 

@@ -10,6 +10,7 @@ import numpy as np
 from rl_doctor import schema
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.schema import REWARD_COMPONENT_PREFIX
+from rl_doctor.store.aliases import PANDAS_INDEX
 from rl_doctor.store.decode import decode
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.metrics_json import Record, metric_log
@@ -61,7 +62,7 @@ def read_history(source: ParquetInput, step: str) -> MetricLog:
     """
     names = source.schema.names
     long_form = set(names) >= _LONG
-    columns = [name for name in names if name != step and _is_number(source.schema.field(name).type)]
+    columns = [name for name in names if _is_metric(name, step) and _is_number(source.schema.field(name).type)]
     wanted = [step, "name", "value", *(["split"] if "split" in names else [])] if long_form else [step, *columns]
 
     def records() -> Iterator[Record]:
@@ -114,6 +115,10 @@ def _one_row_per_step(source: ParquetInput, step: str) -> bool:
             return False
         seen.update(steps)
     return True
+
+
+def _is_metric(name: str, step: str) -> bool:
+    return name != step and not name.startswith(PANDAS_INDEX)
 
 
 def _is_number(type_: pa.DataType) -> bool:

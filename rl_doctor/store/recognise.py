@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.schema import METADATA_KEY, RunInfo
-from rl_doctor.store.aliases import ATTENTION_MASK, Resolution, resolve
+from rl_doctor.store.aliases import ATTENTION_MASK, PANDAS_INDEX, Resolution, resolve
 from rl_doctor.store.decode import is_list
 from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.flat import open_flat
@@ -26,9 +26,6 @@ from rl_doctor.store.rows import is_token
 from rl_doctor.store.run import Run
 from rl_doctor.store.run_file import open_lists
 
-_PANDAS_INDEX: Final = "__index_level_"
-"""Start of the names under which pandas stores an index; it is no column of the run."""
-
 
 def open_file(source: ParquetInput) -> Run:
     """Open a Parquet file of any recognised form; see ``open_run``."""
@@ -36,7 +33,7 @@ def open_file(source: ParquetInput) -> Run:
     described = _describe(source)
     if source.file.metadata.num_rows == 0:
         raise NothingToJudgeError(f"{where}: has no row; record or export the run again")
-    resolution = resolve((name for name in source.schema.names if not name.startswith(_PANDAS_INDEX)), where)
+    resolution = resolve((name for name in source.schema.names if not name.startswith(PANDAS_INDEX)), where)
     presence = Presence()
     presence.add(source.file.metadata, source.schema)
     names = {name: found for name, found in resolution.found.items() if found in presence.present or name == "step"}

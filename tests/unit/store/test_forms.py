@@ -322,3 +322,5 @@ def test_the_index_of_pandas_is_no_metric(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run.parquet")
     assert run.columns == {"step", "reward"}
     assert run.facts.unknown_columns == ()
+    frame.rename(columns={"reward": "loss"})[frame["step"] > 1].to_parquet(tmp_path / "history.parquet", index=True)
+    assert set(open_run(tmp_path / "history.parquet").metrics().names) == {"loss"}
