@@ -124,7 +124,7 @@ def _verdict(reward: Progress, left: float, limits: Limits) -> tuple[Severity, s
     "RLD302", "entropy-explosion",
     severity="error",
     optional=(*ENTROPY, *_COMPANY),
-    limits={"growth": 3.0, "z": 6.0, "truncation": 0.1},
+    limits={"growth": 3.0, "z": 6.0, "truncation": 0.1, "uniform": 0.5},
     cause="The policy dissolves into noise: an entropy bonus or clip-higher that is too strong, a learning rate that "
     "is too high, "
     "or rewards that push down what was sampled without pushing up anything else.",
@@ -145,7 +145,8 @@ def entropy_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     It fires if the late level is `growth` times the early window and the difference of logarithms is `z` standard errors. An
     error if the reward or the validation score falls, a warning if the share of truncated responses rises by `truncation`,
-    else info.
+    or if the
+    entropy exceeds `uniform` of that of a uniform choice from the vocabulary; else info.
     """
     series = first_of(view, *ENTROPY)
     if series is None:
@@ -163,12 +164,18 @@ def entropy_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     reward = progress(view, int(series.steps[begin]))
     cut = first_of(view, *TRUNCATION)
     more_cut = cut is not None and trend.course(cut.values, limits["truncation"]) == "rising"
-    severity: Severity = "error" if reward.course == "falling" else "warning" if more_cut else "info"
+    vocabulary = view.info.vocab_size
+    near_uniform = (
+        vocabulary is not None and vocabulary > 1 and moved.late.center > math.log(limits["uniform"] * math.log(vocabulary))
+    )
+    severity: Severity = "error" if reward.course == "falling" else "warning" if more_cut or near_uniform else "info"
     unchecked: tuple[str, ...] = () if reward.series is not None else ("whether the reward falls: reward",)
     unchecked += () if cut is not None else ("whether more responses are truncated: finish_reason or config.max_response_length",)
     yield Hit(
         f"Entropy grew {growth:.1f} times ({math.exp(moved.early.center):.3g} to {math.exp(moved.late.center):.3g}), "
-        f"{span(series, begin)}; {reward.words()}" + ("; more responses are truncated" if more_cut else ""),
+        f"{span(series, begin)}; {reward.words()}"
+        + ("; more responses are truncated" if more_cut else "")
+        + ("; that is more than half the entropy of a uniform choice from the vocabulary" if near_uniform else ""),
         severity,
         (
             evidence(

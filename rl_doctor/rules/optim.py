@@ -26,7 +26,7 @@ _ORDER = ("rollout_logprob", "old_logprob", "ref_logprob", "reward", "value", "a
     "RLD602", "grad-norm-spike",
     severity="warning",
     optional=("optim.grad_norm", "reward.mean", "reward.max", "reward.min"),
-    limits={"factor": 10.0, "sigmas": 6.0, "lasting": 0.05, "large": 50.0, "recent": 0.1},
+    limits={"factor": 10.0, "sigmas": 6.0, "lasting": 0.05, "large": 50.0, "recent": 0.1, "above_start": 2.0},
     cause="An outlier batch or a learning rate at the edge of stability.",
     advice=(
         "Look at the batch of that step: extreme advantages, very small probabilities, one very long response.",
@@ -42,8 +42,8 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     clipping, and a clipped spike does little harm.
 
     A point is part of a spike if it exceeds the level `factor` times and by `sigmas` robust standard deviations of the
-    logarithm. Recovered is info. It is a warning if it lasts for `lasting` of the run and has not recovered, or is `large`
-    times and within the last `recent` share.
+    logarithm, and `above_start` times the early window. Recovered is info. It is a warning if it lasts for `lasting` of the
+    run and has not recovered, or is `large` times and within the last `recent` share.
     """
     series = view.get("optim.grad_norm")
     if series is None:
@@ -52,7 +52,12 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if skip := too_short(series, 12):
         yield skip
         return
-    found = [item for item in trend.excursions(series.values, limits["factor"], limits["sigmas"]) if item.first > 0]
+    usual = trend.early(series.values).center
+    found = [
+        item
+        for item in trend.excursions(series.values, limits["factor"], limits["sigmas"])
+        if item.first > 0 and item.value > limits["above_start"] * usual
+    ]
     if not found:
         return
     n = len(series)
@@ -96,7 +101,8 @@ def grad_vanished(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Gradients shrink as a policy improves, but not by orders of magnitude while there is still something to learn.
 
     It fires if the late level is at most `left` of the early window and the difference of logarithms is `z` standard errors.
-    A warning if the reward stands at its ceiling or most groups have no variance any more, else an error.
+    A warning if the reward stands at its ceiling or most groups have no variance any more (info if it rose there), else an
+    error.
     """
     series = view.get("optim.grad_norm")
     if series is None:
@@ -121,7 +127,7 @@ def grad_vanished(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         f"Gradient norm fell to {left:.2g} of its start ({np.exp(moved.early.center):.3g} to "
         f"{np.exp(moved.late.center):.3g}) since step "
         f"{series.steps[begin]}; {reward.words()}",
-        "warning" if solved else "error",
+        "info" if solved and reward.good else "warning" if solved else "error",
         (
             evidence(
                 series,

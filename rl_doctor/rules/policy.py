@@ -10,7 +10,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import evidence, first_of, lacking, too_short
+from rl_doctor.rules.reading import evidence, first_of, lacking, span, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -57,11 +57,12 @@ def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Clipping is a guard rail. When a large share of tokens is beyond it, most of the batch teaches nothing, and what is left
     is biased towards the tokens that moved least.
 
-    The median over the late window of the share outside [1 - clip_low, 1 + clip_high] is held against `outside` (warning)
-    and `outside_severe` (error); where only the share of clipped tokens is known, which is about half of it, against
-    `clipped` and `clipped_severe`. For clip ranges below `tiny_clip` the share says nothing; then the mean k3 must exceed
-    `tiny_clip_k3`, which is what half of the tokens outside a range of .2 would give. A clipped share that the k3 of the
-    same steps cannot reach (each token outside has a k3 of at least `clip - log(1 + clip)`) is a wrong metric, and is
+    The median over the late window (as a warning also over an earlier stretch of a twentieth of the run, or at a single
+    severe step with a KL of 1 nat and more) of the share outside [1 - clip_low, 1 + clip_high] is held against `outside`
+    (warning) and `outside_severe` (error); where only the share of clipped tokens is known, which is about half of it,
+    against `clipped` and `clipped_severe`. For clip ranges below `tiny_clip` the share says nothing; then the mean k3 must
+    exceed `tiny_clip_k3`, which is what half of the tokens outside a range of .2 would give. A clipped share that the k3 of
+    the same steps cannot reach (each token outside has a k3 of at least `clip - log(1 + clip)`) is a wrong metric, and is
     reported as that.
     """
     series = first_of(view, *_OUTSIDE)
@@ -72,35 +73,51 @@ def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         yield Skip("length", f"inconclusive: {int(series.counts.sum())} tokens at {len(series)} steps")
         return
     low, high = view.config.clip_low, view.config.clip_high
-    late = trend.late(series.values)
+    outside = series.metric == "policy.outside_frac"
+    limit, severe = (limits["outside"], limits["outside_severe"]) if outside else (limits["clipped"], limits["clipped_severe"])
+    late = _worst(view, series, limit, severe)
     share = late.center
     k3 = view.get("policy.kl_old_k3")
-    typical_k3 = None if k3 is None else float(np.median(k3.values[trend.late(k3.values).first :]))
+    within = None if k3 is None else k3.values[(k3.steps >= series.steps[late.first]) & (k3.steps <= series.steps[late.last])]
+    typical_k3 = None if within is None or within.size == 0 else float(np.median(within))
     if max(low or 0.2, high or 0.2) < limits["tiny_clip"]:
         if typical_k3 is None:
             yield Skip("config", "the clip range is tiny, so that the share outside it says nothing without k3", ("logprob",))
             return
         if typical_k3 < limits["tiny_clip_k3"]:
             return
-    outside = series.metric == "policy.outside_frac"
-    limit, severe = (limits["outside"], limits["outside_severe"]) if outside else (limits["clipped"], limits["clipped_severe"])
     if share < limit:
         return
     if typical_k3 is not None and (hit := _impossible(view, series, share, typical_k3, k3_bound(low or 0.2, high or 0.2))):
         yield hit
         return
     cause, ruled_out, unchecked = _why_outside(view, share)
-    severity: Severity = "error" if share >= severe else "warning"
+    severity: Severity = "error" if share >= severe and late.last == len(series) - 1 else "warning"
     eps = f"[{1 - low:g}, {1 + high:g}]" if low is not None and high is not None else "the clip range"
     yield Hit(
-        f"{share:.0%} of the tokens {'have a ratio outside' if outside else 'are clipped at'} {eps} (median of the "
-        f"last {late.n} steps)",
+        f"{share:.0%} of the tokens {'have a ratio outside' if outside else 'are clipped at'} {eps} "
+        f"(median, {span(series, late.first, late.last)})",
         severity,
-        (evidence(series, late.first, -1, value=share, baseline=trend.early(series.values).center, limit=limit),),
+        (evidence(series, late.first, late.last, value=share, baseline=trend.early(series.values).center, limit=limit),),
         cause=cause,
         ruled_out=ruled_out,
         unchecked=unchecked,
     )
+
+
+def _worst(view: View, series: Series, limit: float, severe: float) -> trend.Window:
+    """The late window; if that is below the limit, an earlier stretch above it, or a single step that ended elsewhere."""
+    late = trend.late(series.values)
+    if late.center >= limit:
+        return late
+    stretches = [item for item in trend.run_lengths(series.values >= limit) if item[1] - item[0] >= max(2, len(series) // 20)]
+    k3 = view.raw("policy.kl_old_k3")
+    if not stretches and k3 is not None:
+        far = np.isin(series.steps, k3.steps[k3.values >= 1.0]) & (series.values >= severe)
+        stretches = trend.run_lengths(far)
+    if not stretches:
+        return late
+    return trend.window(series.values, *max(stretches, key=lambda item: item[1] - item[0]))
 
 
 def _impossible(view: View, series: Series, share: float, k3: float, bound: float) -> Hit | None:

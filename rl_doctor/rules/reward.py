@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import KL_REFERENCE, REWARD, TRUNCATION, evidence, first_of, lacking, span, too_short
+from rl_doctor.rules.reading import KL_REFERENCE, REWARD, TRUNCATION, evidence, first_of, lacking, progress, span, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -153,7 +153,7 @@ def _component(view: View, series: Series, found: trend.Jump) -> str | None:
         "Compare the reward of a few stored responses from before the step with what the reward function gives them now.",
         "With a fixed clip range of rewards or values, check that the new scale fits into it.",
     ),
-    avoids=("A 0/1 reward, whose spread follows from its mean.", "Spread that shrinks as the policy converges."),
+    avoids=("A 0/1 reward, whose spread follows from its mean.", "Spread that shrinks as the reward reaches its ceiling."),
     source="Reproduced by rescaling the reward in mid-run",
 )  # fmt: skip
 def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
@@ -181,7 +181,7 @@ def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     found = trend.jump(values, limits["z"])
     if found is None or abs(found.size) < math.log(limits["factor"]) or _other_data(view, series, found.index):
         return
-    if _follows_mean(view, series, found, limits["binary"]):
+    if _follows_mean(view, series, found, limits["binary"]) or (found.size < 0 and progress(view).good):
         return
     before, after = math.exp(found.before), math.exp(found.after)
     yield Hit(

@@ -35,7 +35,7 @@ def components(view: View) -> Mapping[str, Mapping[str, Series]]:
     "RLD404", "reward-component-imbalance",
     severity="error",
     optional=(_PREFIX, "reward.mean"),
-    limits={"share": 0.99, "scale": 100.0, "jump": 20.0, "live": 0.5, "steps": 5},
+    limits={"share": 0.99, "scale": 100.0, "jump": 20.0, "live": 0.5, "steps": 5, "constant": 50.0},
     cause="One reward component is on another scale than the rest, so that the others decide nothing.",
     advice=(
         "Bring components to the same scale before they are added, or set their weights accordingly.",
@@ -57,7 +57,8 @@ def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Ski
     It fires as a warning if one component holds at least `share` of the within-group variance although another varies too
     and its standard deviation is `scale` times smaller, at `live` of the late steps; as an error if the size of a component
     grew `jump` times, suddenly and lastingly, or between the early and the late window of its largest absolute value.
-    Components that are constant over the whole run are info.
+    Components that are constant at four of five
+    steps are info, and a warning if they are `constant` times what any other component reaches.
     """
     found = components(view)
     if not found:
@@ -71,7 +72,7 @@ def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Ski
     yield from grown
     if not grown and len(found) > 1:
         yield from _drowned(found, limits)
-    constant = [hit for name, stats in found.items() if (hit := _constant(name, stats)) is not None]
+    constant = [hit for name, stats in found.items() if (hit := _constant(name, stats, _others(found, name), limits)) is not None]
     if len(constant) < len(found):
         yield from constant
 
@@ -142,10 +143,18 @@ def _alive(stats: Mapping[str, Series], below: float, share: float) -> bool:
     if spread is None:
         return False
     part = spread.values[trend.late(spread.values, 0.3).first :]
-    return float(np.mean(part > 0)) >= share and float(np.median(part)) <= below
+    size = _size(stats)
+    rounding = 1e-6 * (0.0 if size is None else float(size.values.max()))
+    return float(np.mean(part > rounding)) >= share and float(np.median(part)) <= below
 
 
-def _constant(name: str, stats: Mapping[str, Series]) -> Hit | None:
+def _others(found: Mapping[str, Mapping[str, Series]], name: str) -> float:
+    """Largest absolute value that any other component reaches; 0 without another."""
+    sizes = [size for other, stats in found.items() if other != name and (size := _size(stats)) is not None]
+    return max((float(size.values.max()) for size in sizes), default=0.0)
+
+
+def _constant(name: str, stats: Mapping[str, Series], others: float, limits: Limits) -> Hit | None:
     """A component that has one value at nearly all steps."""
     mean, spread = stats.get("mean"), stats.get("std")
     if mean is None or len(mean) < 5:
@@ -154,9 +163,11 @@ def _constant(name: str, stats: Mapping[str, Series]) -> Hit | None:
     share, value = float(counts.max()) / len(mean), float(values[np.argmax(counts)])
     if share < 0.8 or (share == 1.0 and spread is not None and float(spread.values.max()) > 0):
         return None
+    drowns = 0.0 < others < abs(value) / limits["constant"]
     return Hit(
-        f"Reward component {name} is {value:g} at {counts.max()} of {len(mean)} steps" + (": never earned" if value == 0 else ""),
-        "info",
+        f"Reward component {name} is {value:g} at {counts.max()} of {len(mean)} steps"
+        + (": never earned" if value == 0 else f"; no other component exceeds {others:.3g}" if drowns else ""),
+        "warning" if drowns else "info",
         (evidence(mean, 0, -1, value=value, where={"component": name}),),
         cause="The component is dead: never earned, or never computed."
         if value == 0
@@ -217,8 +228,10 @@ def kl_penalty_dominates(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             return
         penalty = coefficient * math.sqrt(2.0 * level)
         words = "per token"
-    size = float(np.median(scale.values[trend.late(scale.values, 0.3).first :]))
-    if size <= 0.0 or penalty < limits["ratio"] * size:
+    size = float(np.quantile(scale.values[trend.late(scale.values, 0.3).first :], 0.75))
+    if size <= 1e-6 or penalty < limits["ratio"] * size:
+        if size <= 1e-6:
+            yield Skip("data", f"{scale.metric} is 0: nothing to hold the penalty against")
         return
     reward = progress(view)
     yield Hit(

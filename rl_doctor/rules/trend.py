@@ -216,8 +216,9 @@ def jump(values: Floats, threshold: float = 7.0, width: int | None = None) -> Ju
     """The largest sudden and lasting shift of the level, of several about as large the first, or None.
 
     Two lines are fitted before and after every point; their distance there is a step, whatever the trend is. It counts if it
-    is ``threshold`` times the typical step of this series, at least a fifth of its range, done within a few points, and kept
-    for at least three windows (or to the end). A fast but smooth rise, a spike and autocorrelated wandering do not qualify.
+    is ``threshold`` times the typical step of this series (or 60% of that, if the shift is five times the noise and complete
+    at once), at least a fifth of its range, done within a few points, and kept for at least three windows (or to the end). A
+    fast but smooth rise, a spike and autocorrelated wandering do not qualify.
     """
     if values.size < SHORTEST:
         return None
@@ -225,20 +226,23 @@ def jump(values: Floats, threshold: float = 7.0, width: int | None = None) -> Ju
     calm = running_median(values, 3)
     steps = _step_sizes(calm, width)
     reach = float(np.quantile(values, 0.99) - np.quantile(values, 0.01))
-    typical = max(spread(steps) * (1.0 + 20.0 / values.size), 0.03 * reach)
+    elsewhere = np.abs(np.arange(steps.size) - int(np.argmax(np.abs(steps)))) >= width
+    usual = spread(steps[elsewhere] if np.count_nonzero(elsewhere) >= 8 else steps)
+    sigma, rho = noise(values)
+    typical = max(usual * (1.0 + 25.0 / values.size) * (1.0 + 0.5 * rho), 0.03 * reach)
     if typical == 0.0:
         return None
     candidates: list[Jump] = []
     largest = 0.0
     for position in np.argsort(-np.abs(steps))[: 4 * width]:
         step = float(steps[position])
-        if abs(step) < max(threshold * typical, 0.7 * largest):
+        if abs(step) < max(0.6 * threshold * typical, 0.7 * largest):
             break
         index = _locate(calm, int(position) + width)
-        if index + 3 * width > values.size and abs(step) < 1.5 * threshold * typical:
+        if index + 2 * width > values.size and abs(step) < 1.5 * threshold * typical:
             continue
         found = _lasting(values, index, width, step)
-        if found is not None:
+        if found is not None and (abs(step) >= threshold * typical or _clean(values, index, found[1] - found[0], sigma)):
             largest = max(largest, abs(step))
             candidates.append(Jump(index, *found[:2], abs(step) / typical, found[2]))
     return min(candidates, key=lambda item: item.index, default=None)
@@ -248,6 +252,12 @@ def _locate(calm: Floats, index: int) -> int:
     """The point near ``index`` at which the series moves most."""
     low, high = max(index - 3, 1), min(index + 4, calm.size)
     return low + int(np.argmax(np.abs(np.diff(calm[low - 1 : high]))))
+
+
+def _clean(values: Floats, index: int, size: float, sigma: float) -> bool:
+    """Whether a shift is five times the noise around the level, and all of it happens within three points."""
+    near = float(np.median(values[index : index + 3]) - np.median(values[max(index - 3, 0) : index]))
+    return abs(size) >= 5.0 * sigma and near * math.copysign(1.0, size) >= 0.8 * abs(size)
 
 
 def _lasting(values: Floats, index: int, width: int, step: float) -> tuple[float, float, bool] | None:
@@ -275,8 +285,8 @@ def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excu
         return ()
     width = int(np.clip(values.size // 8, 9, 61)) | 1
     levels = running_median(values, width)
-    end = slice(max(values.size - width // 2, width), None)
-    levels[end] = np.minimum(levels[end], _history(values, width)[end])
+    end = slice(max(values.size - width - width // 4, 0), None)
+    levels[end] = np.minimum(levels[end], _history(values, min(3 * width, values.size // 2))[end])
     least = max(_resolution(values), float(np.median(values)) * 1e-3, np.finfo(np.float64).tiny)
     levels = np.maximum(levels, least)
     heights = np.log(np.maximum(values, least) / levels)
@@ -290,12 +300,15 @@ def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excu
     for part in np.split(marked, cuts):
         peak = int(part[np.argmax(values[part])])
         first, last = int(part[0]), int(part[-1])
+        before = float(np.median(values[max(first - 3, 0) : max(first, 1)]))
+        if first >= end.start and float(np.median(values[first : first + 3])) < math.sqrt(factor) * before:
+            continue  # growth that goes on, not an excursion
         found.append(Excursion(first, last, peak, float(values[peak]), float(levels[first]), last < values.size - 2))
     return tuple(found)
 
 
 def _resolution(values: Floats) -> float:
-    """The step that the log rounds to, if values repeat: the smallest difference, at most the median of the positive values."""
+    """The step that the log rounds to, if values repeat; at most the median of the positive values."""
     distinct = np.unique(values)
     if distinct.size < 2 or distinct.size >= 0.5 * values.size:
         return 0.0
