@@ -75,11 +75,9 @@ def command(
 def judge(path: Path, rules: Sequence[Rule], required: tuple[str, ...] = ()) -> Report:
     """The report of one run; one that cannot be read or judged gives a report with a failure, so that the others are judged."""
     from rl_doctor.api import check, failed
-    from rl_doctor.cli.lean import settle_without_pandas
     from rl_doctor.cli.progress import Progress
     from rl_doctor.store.run import open_run
 
-    settle_without_pandas()
     try:
         run = open_run(path)
         with Progress(str(path)) as progress:

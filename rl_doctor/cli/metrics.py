@@ -37,11 +37,9 @@ def command(
 ) -> None:
     """Print the recomputed metrics of a run, per step."""
     from rl_doctor.analyzer.registry import metrics, metrics_for
-    from rl_doctor.cli.lean import settle_without_pandas
     from rl_doctor.cli.selecting import choose_metrics
     from rl_doctor.store.run import open_run
 
-    settle_without_pandas()
     if run is None and not list_all:
         raise UsageError("metrics: name a RUN, or write --list to see what there is")
     opened = None if run is None else open_run(run)

@@ -20,12 +20,10 @@ def command(
 
     It has one row per sequence and update pass.
     """
-    from rl_doctor.cli.lean import settle_without_pandas
     from rl_doctor.report.wording import count, printable
     from rl_doctor.store.pack import pack
     from rl_doctor.store.run import open_run
 
-    settle_without_pandas()
     opened = open_run(run)
     pack(opened, writable(file))
     facts = opened.facts
