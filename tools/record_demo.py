@@ -1,0 +1,268 @@
+"""Record the runs that ship with the package: small real trainings with TRL, a healthy one and some with a known fault.
+
+Usage: python tools/record_demo.py [NAME ...]
+
+Needs the environment of the trainer tests. Every fault is made in the training itself: the recorder is attached as usual and
+sees only what the trainer does. The model has two layers and random weights; its vocabulary is a byte-level one, and token ids
+are not recorded.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import grpo_trainer
+
+import rl_doctor
+from rl_doctor import open_run
+from rl_doctor.schema import METADATA_KEY
+from rl_doctor.store import encode
+from rl_doctor.store.pack import pack
+
+DEMO = Path(__file__).parent.parent / "rl_doctor" / "demo"
+TEXTS = ["count the even ones", "the cat sat on the mat", "rain falls on the plain", "birds sing at dawn", "one plus one is two"]
+STOPS = range(100, 125)
+"""Token ids that end a response beside the end token, so that a random model ends about every twelfth token."""
+
+
+def even(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """The task: share of even token ids."""
+    return [sum(token % 2 == 0 for token in ids) / len(ids) for ids in completion_ids]
+
+
+def constant(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """A reward that says nothing."""
+    return [1.0] * len(completion_ids)
+
+
+def finished(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """The task, but only for responses that end by themselves."""
+    return [reward if ids[-1] in STOPS else 0.0 for ids, reward in zip(completion_ids, even(completion_ids), strict=True)]
+
+
+class Brevity:
+    """A second reward, for short responses; from step 30 on in another unit, 300 times larger."""
+
+    __name__ = "brevity"
+
+    def __call__(self, completion_ids: list[list[int]], trainer_state: Any, **_: Any) -> list[float]:
+        """Minus the length of each response."""
+        scale = 300.0 if trainer_state.global_step >= 30 else 1.0
+        return [-scale * len(ids) / 100 for ids in completion_ids]
+
+
+class WithSamplerLogprobs(GRPOTrainer):  # type: ignore[misc]
+    """Keeps the log-probabilities of the sampler: those of the distribution that the tokens were drawn from."""
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+        mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
+        with torch.no_grad():
+            logits = self.model(input_ids=ids, attention_mask=mask).logits[:, :-1] / self.generation_config.temperature
+        chosen = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+        output["sampling_per_token_logps"] = chosen[:, -output["completion_ids"].shape[1] :]
+        return output
+
+
+class PaddingInMask(GRPOTrainer):  # type: ignore[misc]
+    """The masks of responses are padded with 1 instead of 0."""
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        def pad_with_one(tensors: Any, padding_value: float = 0, padding_side: str = "right", **options: Any) -> Any:
+            value = 1 if padding_side == "right" and padding_value == 0 else padding_value
+            return pad(tensors, padding_value=value, padding_side=padding_side, **options)
+
+        pad, grpo_trainer.pad = grpo_trainer.pad, pad_with_one
+        try:
+            return super()._generate_and_score_completions(inputs)
+        finally:
+            grpo_trainer.pad = pad
+
+
+class StaleOldLogprob(WithSamplerLogprobs):
+    """The log-probabilities that the ratio divides by come from weights four generation batches old."""
+
+    LAG = 5
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        self._versions = [*getattr(self, "_versions", []), copy.deepcopy(self.model.state_dict())][-self.LAG :]
+        output = super()._generate_and_score_completions(inputs)
+        newest = copy.deepcopy(self.model.state_dict())
+        self.model.load_state_dict(self._versions[0])
+        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+        mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
+        with torch.no_grad():
+            scored = self._get_per_token_logps_and_entropies(self.model, ids, mask, output["completion_ids"].shape[1])
+        output["old_per_token_logps"] = scored[0]
+        self.model.load_state_dict(newest)
+        return output
+
+
+class TemperatureForgotten(WithSamplerLogprobs):
+    """Samples at temperature .7, while the trainer scores at temperature 1."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.generation_config.temperature = 0.7
+
+
+class KLWithWrongSign(GRPOTrainer):  # type: ignore[misc]
+    """The penalty is subtracted from the loss: it drives the policy away from the reference."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.beta = -self.beta
+
+
+class KLOverPaddedWidth(GRPOTrainer):  # type: ignore[misc]
+    """Logs the KL as a mean over the padded width instead of over the tokens; the loss is right."""
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Any:
+        loss = super()._compute_loss(model, inputs)
+        mask = inputs["completion_mask"]
+        self._metrics["train"]["kl"][-1] *= float(mask.sum() / mask.numel())
+        return loss
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One run: what to change in a healthy one, and the names of the rules that report an error, the telling one first."""
+
+    name: str
+    title: str
+    errors: tuple[str, ...] = ()
+    args: Mapping[str, Any] = field(default_factory=dict)
+    trainer: type[GRPOTrainer] = GRPOTrainer
+    rewards: tuple[Callable[..., list[float]], ...] = (even,)
+
+
+SCENARIOS = (
+    Scenario("healthy", "a healthy run: the reward rises, KL and entropy move slowly", trainer=WithSamplerLogprobs),
+    Scenario(
+        "padding-in-mask", "the loss mask is padded with 1, so that it covers the padding after each response",
+        ("mask-covers-padding",), {"max_steps": 12}, trainer=PaddingInMask,
+    ),
+    Scenario(
+        "stale-old-logprob", "old log-probabilities come from weights four generation batches old", ("stale-old-logprob",),
+        {"max_steps": 24}, trainer=StaleOldLogprob,
+    ),
+    Scenario(
+        "temperature", "sampled at temperature .7, scored at temperature 1", ("temperature-mismatch",),
+        {"max_steps": 20}, trainer=TemperatureForgotten,
+    ),
+    Scenario(
+        "reward-unit", "from step 30 on one reward has another unit, 300 times larger", ("reward-component-imbalance",),
+        {"max_steps": 60}, rewards=(even, Brevity()),
+    ),
+    Scenario(
+        "learning-rate", "the learning rate is ten times too high, and every batch is trained on eight times",
+        ("ratio-saturation",), {"learning_rate": 1e-2, "num_iterations": 8, "beta": 0.0},
+    ),
+    Scenario(
+        "truncated", "responses are cut off before they can end, and only those that end earn anything", ("length-truncation",),
+        {"max_completion_length": 4, "learning_rate": 5e-5, "max_steps": 60}, rewards=(finished,),
+    ),
+    Scenario(
+        "constant-reward", "the reward is the same for every response",
+        ("zero-variance-groups", "reward-flatline", "grad-zero"), rewards=(constant,),
+    ),
+    Scenario(
+        "kl-sign", "the KL penalty has the wrong sign in the loss", ("logged-metric-mismatch",), {"beta": 0.5, "max_steps": 30},
+        trainer=KLWithWrongSign,
+    ),
+    Scenario(
+        "logged-kl", "the logged KL is averaged over the padded width", ("logged-metric-mismatch",),
+        {"max_steps": 16}, trainer=KLOverPaddedWidth,
+    ),
+)  # fmt: skip
+
+
+def save_model(folder: Path) -> PreTrainedTokenizerFast:
+    """A two-layer model with random weights and its tokenizer, on disk: the reference model is loaded by its path."""
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    special, alphabet = ["<eos>", "<pad>"], pre_tokenizers.ByteLevel.alphabet()
+    raw.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet))
+    words = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>", padding_side="left")  # noqa: S106
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(words), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128, pad_token_id=words.pad_token_id, eos_token_id=words.eos_token_id,
+        bos_token_id=None, tie_word_embeddings=False, initializer_range=0.05,
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config)
+    model.generation_config.eos_token_id = [words.eos_token_id, *STOPS]
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    return words
+
+
+def train(scenario: Scenario, run: Path, scratch: Path) -> None:
+    """Train and record into the run folder ``run``."""
+    words = save_model(scratch / "model")
+    settings: dict[str, Any] = {
+        "output_dir": str(scratch / "out"), "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "seed": 1,
+        "per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, "num_generations": 8, "num_iterations": 2,
+        "max_completion_length": 48, "max_steps": 40, "logging_steps": 1, "learning_rate": 1e-3, "beta": 0.04,
+        "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 8, "disable_tqdm": True,
+    }  # fmt: skip
+    dataset = Dataset.from_dict({"prompt": [f"{text} {number}" for number in range(40) for text in TEXTS]})
+    torch.manual_seed(1)
+    trainer = scenario.trainer(
+        model=str(scratch / "model"),
+        reward_funcs=list(scenario.rewards),
+        args=GRPOConfig(**(settings | dict(scenario.args))),
+        train_dataset=dataset,
+        processing_class=words,
+    )
+    recorder = rl_doctor.attach(trainer, run, record_token_ids=False)
+    trainer.train()
+    recorder.detach()
+
+
+def compact(file: Path) -> None:
+    """Write a run file again in a single row group: with one per step, footers are most of so small a file."""
+    table = pq.read_table(file)
+    settings = encode.parquet_settings(table.schema.names, suffix=".list.element") | {"compression": "zstd"}
+    with pq.ParquetWriter(file, table.schema, store_schema=False, **settings) as writer:
+        writer.write_table(table, row_group_size=len(table))
+        writer.add_key_value_metadata({METADATA_KEY: table.schema.metadata[METADATA_KEY]})
+
+
+def main(names: list[str]) -> None:
+    """Record the scenarios named (all by default) and write the index."""
+    torch.set_num_threads(1)
+    for scenario in SCENARIOS:
+        if names and scenario.name not in names:
+            continue
+        scratch = Path(tempfile.mkdtemp())
+        train(scenario, scratch / "run", scratch)
+        file = DEMO / f"{scenario.name}.parquet"
+        pack(open_run(scratch / "run"), file)
+        compact(file)
+        shutil.rmtree(scratch)
+    index = [
+        {"name": f"{one.name}.parquet", "title": one.title, "fault": next(iter(one.errors), None), "errors": one.errors}
+        for one in SCENARIOS
+    ]
+    (DEMO / "index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
