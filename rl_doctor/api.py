@@ -63,14 +63,25 @@ def check(
     comparisons = reconcile.compare(plan, analysis.series)
     view = View(run.info, analysis.series, analysis.missing, run.facts, comparisons, plan.reason)
     results = run_rules(chosen, view)
-    return Report(_summary(run, blank), results, __version__, SCHEMA_VERSION, _now(), required)
+    return Report(_summary(run, _told(blank, analysis.reopened_rollouts)), results, __version__, SCHEMA_VERSION, _now(), required)
 
 
-def _summary(run: Run, blank: Sequence[str]) -> RunSummary:
+def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:
+    """What the reader must know of the pass itself."""
+    told = []
+    if blank:
+        told.append(f"not one finite number in {', '.join(blank)}: counted as not recorded")
+    if reopened:
+        told.append(
+            f"{reopened} generation batches came back after other batches were trained on; their late rows are judged apart"
+        )
+    return tuple(told)
+
+
+def _summary(run: Run, told: tuple[str, ...]) -> RunSummary:
     from rl_doctor.report.model import RunSummary
 
     info, facts = run.info, run.facts
-    told = (f"not one finite number in {', '.join(blank)}: counted as not recorded",) if blank else ()
     return RunSummary(
         str(run.path), info.trainer, info.trainer_version, info.algorithm, facts.first_step, facts.last_step, facts.sequences,
         facts.tokens, facts.skipped_parts, facts.unknown_columns, (*facts.notes, *told), facts.renamed_columns,

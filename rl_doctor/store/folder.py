@@ -142,7 +142,7 @@ def _facts(
 ) -> StoreFacts:
     fragments, segments, columns = content
     counts = count(fragments, segments, columns)
-    dropped, unreadable = _dropped(path, listing.claims)
+    dropped, told = _told(path, listing.claims)
     steps = [segment.step for segment in segments]
     return StoreFacts(
         first_step=min(steps, default=None),
@@ -151,7 +151,7 @@ def _facts(
         tokens=counts.tokens,
         skipped_parts=tuple(dict.fromkeys(skipped)),
         unknown_columns=tuple(sorted({name for part in parts for name in part.unknown})),
-        notes=(*notes, *unreadable),
+        notes=(*notes, *told),
         dropped_steps=dropped,
         incomplete_steps=_incomplete(info, listing, parts),
         unsorted_steps=_falls(parts),
@@ -159,13 +159,16 @@ def _facts(
     )
 
 
-def _dropped(path: Path, claims: Iterable[tuple[int, int]]) -> tuple[int, list[str]]:
+def _told(path: Path, claims: Iterable[tuple[int, int]]) -> tuple[int, list[str]]:
+    """What the writers say of themselves: steps dropped, and notes for the reader."""
     total, notes = 0, []
     for session, rank in sorted(claims):
         file = path / layout.writer_name(session, rank)
         try:
             document = parse_json(file.read_bytes(), str(file))
             total += int(document["dropped_steps"])
+            if document.get("status") == "detached":
+                notes.append(f"recording stopped early in session {session} on rank {rank}: the training's log says why")
         except (OSError, DoctorError, KeyError, TypeError, ValueError):
             notes.append(f"{file.name} cannot be read: the steps that this writer dropped are unknown")
     return total, notes

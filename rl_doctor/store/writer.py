@@ -53,12 +53,12 @@ class RunWriter:
             self.path.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
             raise InputError(f"{self.path}: a file stands where the run folder should be; choose another path") from error
+        self._info = info
         self._dropped = 0
         self._started = time.time()
         self.session = self._claim(session)
         self._numbers = dict.fromkeys(("sequences", "metrics"), 0)
         self._next_sequence = (self.session << (_SEQUENCE_BITS + _RANK_BITS)) | (rank << _SEQUENCE_BITS)
-        self._info = info
         if rank == 0:
             self._info = self._continued(info)
             self._write_info()
@@ -139,8 +139,9 @@ class RunWriter:
             self._write_info()
 
     def set_status(self, status: str) -> None:
-        """Set the run's status (rank 0): running, complete or detached."""
+        """Set the status of this writer, and on rank 0 that of the run: running, complete or detached."""
         self._info = replace(self._info, status=status)
+        self._write_claim()
         if self.rank == 0:
             self._write_info()
 
@@ -179,7 +180,13 @@ class RunWriter:
         return newest + 1 if (newest, self.rank) in used else newest
 
     def _write_claim(self) -> None:
-        document = {"session": self.session, "rank": self.rank, "started": self._started, "dropped_steps": self._dropped}
+        document = {
+            "session": self.session,
+            "rank": self.rank,
+            "started": self._started,
+            "status": self._info.status,
+            "dropped_steps": self._dropped,
+        }
         layout.write_json_durably(self.path / layout.writer_name(self.session, self.rank), document)
 
     def _continued(self, info: RunInfo) -> RunInfo:

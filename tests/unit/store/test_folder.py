@@ -134,6 +134,19 @@ def test_steps_are_complete_when_every_rank_has_them(tmp_path: Path) -> None:
     assert zero.session == one.session
 
 
+def test_a_rank_that_stopped_recording_is_named(tmp_path: Path) -> None:
+    info = RunInfo(writing_ranks=(0, 1))
+    first = RunWriter(tmp_path, info)
+    second = RunWriter(tmp_path, info, rank=1)
+    for writer in (first, second):
+        writer.write_part(rows([1], [2]), completes=[1])
+    second.set_status("detached")
+    first.close()
+    (note,) = open_run(tmp_path).facts.notes
+    assert "stopped early" in note
+    assert "rank 1" in note
+
+
 def test_dropped_steps_are_counted_over_ranks(tmp_path: Path) -> None:
     writers = [record(tmp_path, [rows(1, [1])], rank=rank) for rank in (0, 1)]
     writers[0].count_dropped(2)
