@@ -73,7 +73,7 @@ def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:
         told.append(f"not one finite number in {', '.join(blank)}: counted as not recorded")
     if reopened:
         told.append(
-            f"{reopened} generation batches came back after other batches were trained on; their late rows are judged apart"
+            f"{reopened} generation batches came back after others were trained on; their late rows are judged apart"
         )
     return tuple(told)
 
