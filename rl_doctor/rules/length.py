@@ -15,13 +15,13 @@ from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
 _COMPANY = (*REWARD, "reward.max", "reward.min", *VALIDATION)
-_TRUNCATED_REWARD = ("length.limit_reward_mean", "reward.mean_at_limit", "reward.truncated_mean")
+_TRUNCATED_REWARD = "length.limit_reward_mean"
 
 
 @rule(
     "RLD501", "length-truncation",
     severity="error",
-    optional=(*TRUNCATION, *_TRUNCATED_REWARD, *_COMPANY, "length.max", "group.zero_std_frac", "length.mean"),
+    optional=(*TRUNCATION, _TRUNCATED_REWARD, *_COMPANY, "length.max", "group.zero_std_frac", "length.mean"),
     limits={"half": 0.5, "standing": 0.25, "growth": 0.15, "floor": 0.1},
     cause="max_response_length is too short for what the policy writes, so that responses are cut before they can be right.",
     advice=(
@@ -95,7 +95,7 @@ def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
 def _truncated_reward(view: View, limits: Limits) -> tuple[bool | None, str]:
     """Whether cut responses earn about the smallest reward, and words for it; None where unknown."""
-    earned = first_of(view, *_TRUNCATED_REWARD)
+    earned = view.get(_TRUNCATED_REWARD)
     low, high = view.get("reward.min"), view.get("reward.max")
     if low is None or high is None:
         return None, ""

@@ -17,7 +17,7 @@ from rl_doctor.rules.view import View
 REWARD: Final = ("reward.mean", "reward.score_mean")
 VALIDATION: Final = ("val.mean_at_n", "val.best_at_n")
 KL_REFERENCE: Final = ("ref.kl_k3", "ref.kl_k2", "ref.kl_abs", "ref.kl_k1", "ref.kl")
-KL_OLD: Final = ("policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", "policy.kl_old_k1", "policy.kl_old")
+KL_OLD: Final = ("policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", "policy.kl_old_k1")
 TRUNCATION: Final = (
     "length.truncated_frac_completed", "length.limit_frac_completed", "length.truncated_frac", "length.limit_frac",
 )  # fmt: skip

@@ -17,7 +17,7 @@ from rl_doctor.rules.view import View
 
 _SHAPE = ("reward.std", "reward.max", "reward.min", "reward.at_max_frac", "reward.at_min_frac")
 _UNGROUPED = frozenset({"gae", "reinforce", "reinforce_plus_plus", "remax"})
-_SOURCES = ("reward.source_change", "data.source_change")
+_SOURCES = "data.source_change"
 
 
 def _near(values: trend.Floats, index: int, threshold: float = 5.0) -> bool:
@@ -41,7 +41,7 @@ def _company(view: View, series: Series, index: int) -> tuple[str | None, tuple[
         ruled_out.append(f"a policy that changed at once: {', '.join(found.metric for found in policy)} does not jump there")
     else:
         unchecked.append("a policy that changed at once: entropy")
-    if first_of(view, *_SOURCES) is None:
+    if view.get(_SOURCES) is None:
         unchecked.append("other data from that step on: data_source")
     else:
         ruled_out.append("other data from that step on: the mixture of data sources is the same")
@@ -50,18 +50,18 @@ def _company(view: View, series: Series, index: int) -> tuple[str | None, tuple[
 
 def _other_data(view: View, series: Series, index: int) -> bool:
     """Whether the mixture of data sources changes within two steps of ``index``."""
-    found = first_of(view, *_SOURCES)
+    found = view.get(_SOURCES)
     if found is None:
         return False
     low, high = series.steps[max(index - 2, 0)], series.steps[min(index + 2, len(series) - 1)]
     around = (found.steps >= low) & (found.steps <= high)
-    return bool(np.any(found.values[around] > 0.2))
+    return bool(np.any(found.values[around] > float(np.median(found.values)) + 0.3))
 
 
 @rule(
     "RLD401", "reward-drift",
     severity="error",
-    optional=(*REWARD, *_SHAPE, *_SOURCES, "policy.entropy", "ref.kl_k3", "length.mean", "reward.component."),
+    optional=(*REWARD, *_SHAPE, _SOURCES, "policy.entropy", "ref.kl_k3", "length.mean", "reward.component."),
     limits={"z": 7.0, "material": 0.2},
     cause="The reward function or its server changed (new version, other scale, a fallback value), or other prompts came in.",
     advice=(
@@ -146,7 +146,7 @@ def _component(view: View, series: Series, found: trend.Jump) -> str | None:
 @rule(
     "RLD402", "reward-variance-shift",
     severity="warning",
-    optional=("reward.std", "reward.mean", *_SHAPE[1:], *_SOURCES, "group.std_mean"),
+    optional=("reward.std", "reward.mean", *_SHAPE[1:], _SOURCES, "group.std_mean"),
     limits={"factor": 2.0, "z": 7.0, "binary": 1.3},
     cause="The reward was rescaled, a component was switched on or off, or other prompts came in.",
     advice=(
@@ -203,7 +203,7 @@ def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             "convergence: the change is done within three steps",
             "a 0/1 reward whose mean moved: the mean does not explain it",
         ),
-        unchecked=("other data from that step on: data_source",) if first_of(view, *_SOURCES) is None else (),
+        unchecked=("other data from that step on: data_source",) if view.get(_SOURCES) is None else (),
     )
 
 

@@ -216,9 +216,9 @@ def jump(values: Floats, threshold: float = 7.0, width: int | None = None) -> Ju
     """The largest sudden and lasting shift of the level, of several about as large the first, or None.
 
     Two lines are fitted before and after every point; their distance there is a step, whatever the trend is. It counts if it
-    is ``threshold`` times the typical step of this series (or 60% of that, if the shift is five times the noise and complete
-    at once), at least a fifth of its range, done within a few points, and kept for at least three windows (or to the end). A
-    fast but smooth rise, a spike and autocorrelated wandering do not qualify.
+    is ``threshold`` times the typical step of this series (below 100 points 60% of that, if the shift is five times the
+    noise and complete at once), at least a fifth of its range, done within a few points, and kept for at least three windows
+    (or to the end). A fast but smooth rise, a spike and autocorrelated wandering do not qualify.
     """
     if values.size < SHORTEST:
         return None
@@ -229,6 +229,7 @@ def jump(values: Floats, threshold: float = 7.0, width: int | None = None) -> Ju
     elsewhere = np.abs(np.arange(steps.size) - int(np.argmax(np.abs(steps)))) >= width
     usual = spread(steps[elsewhere] if np.count_nonzero(elsewhere) >= 8 else steps)
     sigma, rho = noise(values)
+    least = threshold if values.size >= 100 else 0.6 * threshold  # short lines are steep by chance
     typical = max(usual * (1.0 + 25.0 / values.size) * (1.0 + 0.5 * rho), 0.03 * reach)
     if typical == 0.0:
         return None
@@ -236,7 +237,7 @@ def jump(values: Floats, threshold: float = 7.0, width: int | None = None) -> Ju
     largest = 0.0
     for position in np.argsort(-np.abs(steps))[: 4 * width]:
         step = float(steps[position])
-        if abs(step) < max(0.6 * threshold * typical, 0.7 * largest):
+        if abs(step) < max(least * typical, 0.7 * largest):
             break
         index = _locate(calm, int(position) + width)
         if index + 2 * width > values.size and abs(step) < 1.5 * threshold * typical:
