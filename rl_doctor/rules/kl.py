@@ -64,9 +64,11 @@ def kl_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         if too_short(series, 12):
             continue
         judged = True
+        # Where every other pass is exactly on-policy the level is 0, and anything is a multiple of it.
+        values = np.maximum(series.values, limits["negligible"])
         found = [
             item
-            for item in trend.excursions(series.values, limits["factor"], limits["sigmas"])
+            for item in trend.excursions(values, limits["factor"], limits["sigmas"])
             if item.value > limits["negligible"] and item.first > 0
         ]
         if found:
