@@ -152,7 +152,8 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("healthy", "a healthy run: the reward rises, KL and entropy move slowly", trainer=WithSamplerLogprobs),
+    Scenario("healthy", "a healthy run: the reward rises, KL and entropy move slowly", args={"max_steps": 60},
+        trainer=WithSamplerLogprobs),
     Scenario(
         "padding-in-mask", "the loss mask is padded with 1, so that it covers the padding after each response",
         ("mask-covers-padding",), {"max_steps": 12}, trainer=PaddingInMask,

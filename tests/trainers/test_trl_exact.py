@@ -64,7 +64,10 @@ def test_every_logged_key_is_recomputed(recorded: Recorded) -> None:
     assert set(log.names.tolist()) - set(found) == (set(log.names.tolist()) & NOT_FROM_TOKENS) | UNDERIVABLE.get(name, set())
     for item in found.values():
         difference = np.abs(item.logged - item.recomputed)
-        assert (difference <= EXACT * np.maximum(1.0, np.abs(item.logged))).all(), (item.name, item.logged, item.recomputed)
+        # RLOO's ratio is that of whole sequences: float32 sums of about 12 log-probabilities of -5.6 are subtracted.
+        summand = 12 * 5.6 if run.info.algorithm == "rloo" and item.name == "loss" else 1.0
+        bound = EXACT * np.maximum(summand, np.abs(item.logged))
+        assert (difference <= bound).all(), (item.name, item.logged, item.recomputed)
         assert (difference <= item.tolerance).all(), item.name
         steps, values = log.series(item.name)
         np.testing.assert_array_equal(item.steps, steps[np.isfinite(values)], err_msg=item.name)
