@@ -82,7 +82,7 @@ def prompt_in_loss(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: 
     return with_values(run, prompt_loss_tokens=run.arrays["prompt_length"])
 
 
-@injected("advantage-outside-mask", into="agentic", least="info")
+@injected("advantage-outside-mask", into="agentic", least="info", needs=("role",))
 def advantage_outside_mask(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """Tokens that are not trained on carry an advantage of their own: whitened without the mask."""
     outside = np.where(run.arrays["response_mask"], run.arrays["advantage"], -0.7 * _row_advantage(run)[run.rows] + 0.3)
@@ -179,7 +179,7 @@ def mask_empty_in_most_rows(run: SimulatedRun, random: Random) -> SimulatedRun:
     return with_values(run, response_mask=mask, advantage=advantage)
 
 
-@injected("impossible-length", "length-truncation", "mask-covers-padding", "mask-misses-eos", log=False)
+@injected("impossible-length", "length-truncation", "mask-covers-padding", "mask-misses-eos", "logged-metric-mismatch", log=False)
 def lengths_contradict(run: SimulatedRun, random: Random) -> SimulatedRun:
     """The length columns were shuffled apart from the tokens. What follows from lengths is wrong too."""
     order = random.permutation(len(run.splits) - 1)

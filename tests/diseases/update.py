@@ -47,11 +47,13 @@ def kl_spike_that_recovers(run: SimulatedRun, random: Random) -> SimulatedRun:
     return shifted(run, np.where(hit, _away(random, len(hit), 1.0), 0.0), "ref_logprob")
 
 
-@injected("kl-runaway", "kl-spike", needs=_REF)
+@injected("kl-spike", "kl-runaway", needs=_REF)
 def kl_jump_that_stays(run: SimulatedRun, random: Random) -> SimulatedRun:
-    """From a step on the policy is 1 nat from the reference."""
+    """From a step on the policy is 1 nat from the reference, or more where its KL was already more than a twentieth of that."""
     hit = run.token_step >= onset(run, 0.8)
-    return shifted(run, np.where(hit, _away(random, len(hit), 1.0), 0.0), "ref_logprob")
+    ahead = (run.arrays["ref_logprob"].astype(np.float64) - run.arrays["logprob"])[run.arrays["response_mask"] & ~hit]
+    level = float(np.mean(np.expm1(ahead) - ahead))
+    return shifted(run, np.where(hit, _away(random, len(hit), max(1.0, float(np.sqrt(40.0 * level)))), 0.0), "ref_logprob")
 
 
 @injected("kl-spike", "ratio-saturation", into="two_epochs", needs=("old_logprob",), least="info")
