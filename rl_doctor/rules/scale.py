@@ -129,8 +129,8 @@ def _drowned(found: Mapping[str, Mapping[str, Series]], limits: Limits) -> Itera
         ]
         if small:
             yield Hit(
-                f"Reward component {name} holds {level:.1%} of the within-group variance; {', '.join(small)} vary too, but "
-                f"{limits['scale']:.0f} times less",
+                f"Reward component {name} holds {level:.1%} of the within-group variance; {', '.join(small)}: some too, but "
+                f"{limits['scale']:.0f} times smaller",
                 "warning",
                 (evidence(share, last.first, -1, value=level, limit=limits["share"], where={"component": name}),),
                 ruled_out=("other components that are constant: they vary within the batch",),
