@@ -1,11 +1,13 @@
-"""Writes the pages of ``docs/`` that follow from the code: rules, metrics, schema, command line.
+"""Writes what follows from the code: the pages of ``docs/`` (rules, metrics, schema, command line) and the README's report.
 
 ``gen_docs.py`` writes them, ``gen_docs.py --check`` fails if one is stale, missing, or left over.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +21,9 @@ from rl_doctor.cli.main import VERBS, app
 from rl_doctor.cli.pages import metric_rows, rule_page, summary, table
 from rl_doctor.rules.registry import rules
 
-DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+ROOT: Final = Path(__file__).resolve().parent.parent
+DOCS: Final = ROOT / "docs"
+README: Final = ROOT / "README.md"
 RULES_FOLDER: Final = "rules"
 HELP_WIDTH: Final = 100
 _FAMILIES: Final = {
@@ -107,6 +111,20 @@ def _help(*arguments: str) -> str:
     return result.output.strip()
 
 
+def readme(text: str) -> str:
+    """The README with its report printed anew: the first command after ``<!-- report -->`` is run, its output stands below it."""
+
+    def printed(found: re.Match[str]) -> str:
+        arguments = found["command"].split()[1:]
+        with contextlib.chdir(ROOT):
+            output = CliRunner().invoke(app, arguments, prog_name="rl-doctor").output
+        return f"{found['head']}{found['command']}\n{output.strip()}\n```\n<!-- /report -->"
+
+    os.environ["COLUMNS"] = str(HELP_WIDTH)
+    pattern = r"(?P<head><!-- report -->\n```console\n\$ )(?P<command>[^\n]+)\n.*?<!-- /report -->"
+    return re.sub(pattern, printed, text, count=1, flags=re.DOTALL)
+
+
 def _fenced(text: str) -> list[str]:
     return ["```text", text, "```"]
 
@@ -142,13 +160,16 @@ def write(wanted: dict[str, str], docs: Path) -> None:
 def main() -> None:
     """Write the pages, or check them."""
     wanted = pages()
+    shown = README.read_text("utf-8")
     if sys.argv[1:] == ["--check"]:
-        if problems := stale(wanted, DOCS):
+        problems = stale(wanted, DOCS) + (["README.md: its report is stale"] if readme(shown) != shown else [])
+        if problems:
             raise SystemExit("\n".join([*problems, "`make docs` writes them anew"]))
     elif sys.argv[1:]:
         raise SystemExit("usage: gen_docs.py [--check]")
     else:
         write(wanted, DOCS)
+        README.write_text(readme(shown), "utf-8", newline="\n")
 
 
 if __name__ == "__main__":
