@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -59,20 +60,34 @@ def pack(run: Run, file: str | Path) -> None:
             beside = file.with_name(f"{file.stem}.metrics.parquet")
             _write_metrics(beside, metrics)
             document[METRICS_FILE_MEMBER] = beside.name
-    names = sorted(run.columns, key=lambda name: (is_token(name), name))
-    schema = _schema(names).with_metadata({METADATA_KEY: json.dumps(document)})
-    write_durably(file, lambda target: _write(target, schema, first, batches))
+    schema = _schema(sorted(run.columns, key=lambda name: (is_token(name), name)))
+    write_durably(file, lambda target: _write(target, schema, chain([first], batches), json.dumps(document)))
 
 
-def _write(target: BinaryIO, schema: pa.Schema, first: Batch, batches: Iterator[Batch]) -> None:
+def _write(target: BinaryIO, schema: pa.Schema, batches: Iterator[Batch], document: str) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     settings = encode.parquet_settings(schema.names, suffix=".list.element")
     with pq.ParquetWriter(target, schema, **settings) as writer:
-        batch: Batch | None = first
-        while batch is not None:
-            writer.write_table(_table(batch, schema), row_group_size=batch.n_sequences)
-            batch = next(batches, None)
+        for group in _row_groups(batches):
+            table = pa.concat_tables([_table(batch, schema) for batch in group])
+            writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        # Set apart from the schema: Arrow would store a second copy of the schema's metadata.
+        writer.add_key_value_metadata({METADATA_KEY: document})
+
+
+def _row_groups(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
+    """Batches joined to row groups: small steps share one, whose fixed cost would else be most of a small file."""
+    group: list[Batch] = []
+    tokens = 0
+    for batch in batches:
+        if group and tokens + batch.n_tokens > ROW_GROUP_TOKENS:
+            yield group
+            group, tokens = [], 0
+        group.append(batch)
+        tokens += batch.n_tokens
+    yield group
 
 
 def _schema(names: list[str]) -> pa.Schema:
