@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -29,8 +28,6 @@ from trl.trainer import grpo_trainer
 
 import rl_doctor
 from rl_doctor import open_run
-from rl_doctor.schema import METADATA_KEY
-from rl_doctor.store import encode
 from rl_doctor.store.pack import pack
 
 DEMO = Path(__file__).parent.parent / "rl_doctor" / "demo"
@@ -237,15 +234,6 @@ def train(scenario: Scenario, run: Path, scratch: Path) -> None:
     recorder.detach()
 
 
-def compact(file: Path) -> None:
-    """Write a run file again in a single row group: with one per step, footers are most of so small a file."""
-    table = pq.read_table(file)
-    settings = encode.parquet_settings(table.schema.names, suffix=".list.element") | {"compression": "zstd"}
-    with pq.ParquetWriter(file, table.schema, store_schema=False, **settings) as writer:
-        writer.write_table(table, row_group_size=len(table))
-        writer.add_key_value_metadata({METADATA_KEY: table.schema.metadata[METADATA_KEY]})
-
-
 def main(names: list[str]) -> None:
     """Record the scenarios named (all by default) and write the index."""
     torch.set_num_threads(1)
@@ -256,7 +244,6 @@ def main(names: list[str]) -> None:
         train(scenario, scratch / "run", scratch)
         file = DEMO / f"{scenario.name}.parquet"
         pack(open_run(scratch / "run"), file)
-        compact(file)
         shutil.rmtree(scratch)
     index = [
         {"name": f"{one.name}.parquet", "title": one.title, "fault": next(iter(one.errors), None), "errors": one.errors}
