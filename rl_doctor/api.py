@@ -72,9 +72,7 @@ def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:
     if blank:
         told.append(f"not one finite number in {', '.join(blank)}: counted as not recorded")
     if reopened:
-        told.append(
-            f"{reopened} generation batches came back after others were trained on; their late rows are judged apart"
-        )
+        told.append(f"{reopened} generation batches came back after others were trained on; their late rows are judged apart")
     return tuple(told)
 
 
