@@ -28,7 +28,8 @@ from rl_doctor.rules.spans import above, among, at, pooled
 from rl_doctor.rules.view import View
 
 SHORT: Final = Skip("length", f"fewer than {LEAST} pairs of logprobs, which is too few to tell")
-_PASS: Final = ("mismatch.pass_shifted_frac", "mismatch.pass_lag", "mismatch.pass_lag_share", "mismatch.pass_short_lag")
+_PASSES: Final = "mismatch.pass_"
+_LAG: Final = ("shifted_frac", "lag", "lag_share", "short_lag")
 
 
 @rule(
@@ -172,7 +173,7 @@ def truncated_sampling_mismatch(view: View, limits: Limits) -> Iterable[Hit | Sk
     "RLD105",
     "logprob-misaligned",
     severity="error",
-    optional=(*ROLLOUT_METRICS, *_PASS, "mismatch.lag_corr"),
+    optional=("mismatch.abs", *(prefix + name for prefix in (ROLLOUT, _PASSES) for name in _LAG)),
     limits={"rows": SHIFTED_ROWS, "global": 0.8, "count": 3},
     cause="Logprobs belong to neighbouring tokens: columns are shifted against each other.",
     advice=(
@@ -198,7 +199,7 @@ def logprob_misaligned(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     Limits: offsets beyond 3 are seen only as missing correlation, which rollout-trainer-mismatch reports.
     """
     measured = False
-    for prefix, who in ((ROLLOUT, "the trainer's logprobs and rollout_logprob"), ("mismatch.pass_", "logprob and old_logprob")):
+    for prefix, who in ((ROLLOUT, "the trainer's logprobs and rollout_logprob"), (_PASSES, "logprob and old_logprob")):
         rows, short = view.get(prefix + "shifted_frac"), view.get(prefix + "short_lag")
         measured = measured or rows is not None or short is not None
         breach = above(rows, limits["rows"])

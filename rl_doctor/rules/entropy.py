@@ -10,23 +10,11 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import (
-    REWARD,
-    TRUNCATION,
-    VALIDATION,
-    Progress,
-    evidence,
-    first_of,
-    lacking,
-    progress,
-    span,
-    too_short,
-)
+from rl_doctor.rules.reading import PROGRESS, TRUNCATION, Progress, evidence, first_of, lacking, progress, span, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
 ENTROPY = ("policy.entropy", "policy.old_entropy")
-_COMPANY = (*REWARD, "reward.max", "reward.min", *VALIDATION, *TRUNCATION)
 
 
 def _logarithm(series: Series) -> trend.Floats:
@@ -44,7 +32,7 @@ def _never_measured(series: Series) -> Skip | None:
 @rule(
     "RLD301", "entropy-collapse",
     severity="error",
-    optional=(*ENTROPY, *_COMPANY, "group.zero_std_frac"),
+    optional=(*ENTROPY, *PROGRESS),
     limits={"left": 0.25, "severe": 0.15, "z": 6.0, "fast": 0.25},
     cause="The policy became nearly deterministic before it learned: too many updates on too few prompts, a learning rate that "
     "is too high, or clipping that lets probable tokens grow but not improbable ones.",
@@ -123,7 +111,7 @@ def _verdict(reward: Progress, left: float, limits: Limits) -> tuple[Severity, s
 @rule(
     "RLD302", "entropy-explosion",
     severity="error",
-    optional=(*ENTROPY, *_COMPANY),
+    optional=(*ENTROPY, *PROGRESS, *TRUNCATION),
     limits={"growth": 3.0, "z": 6.0, "truncation": 0.1, "uniform": 0.5},
     cause="The policy dissolves into noise: an entropy bonus or clip-higher that is too strong, a learning rate that "
     "is too high, "

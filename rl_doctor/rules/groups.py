@@ -9,7 +9,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import REWARD, TRUNCATION, evidence, first_of, lacking, progress, span
+from rl_doctor.rules.reading import PROGRESS, TRUNCATION, evidence, first_of, lacking, progress, span
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -34,9 +34,7 @@ def _late_mean(series: Series) -> float:
 @rule(
     "RLD407", "zero-variance-groups",
     severity="error",
-    optional=(
-        "group.zero_std_frac", "group.all_max_frac", "group.all_min_frac", *REWARD, "reward.max", "reward.min", *TRUNCATION,
-    ),
+    optional=("group.zero_std_frac", "group.all_max_frac", "group.all_min_frac", *PROGRESS, *TRUNCATION),
     limits={"nearly_all": 0.9, "standing": 0.75, "groups": 40, "cut": 0.5},
     cause="The prompts are too easy or too hard for this policy: all samples of a group are right, or all are wrong.",
     advice=(
@@ -113,7 +111,7 @@ def _why_idle(
 @rule(
     "RLD408", "near-zero-variance-groups",
     severity="warning",
-    optional=("group.near_zero_std_frac", "group.std_mean", "reward.std"),
+    optional=("group.near_zero_std_frac",),
     limits={"share": 0.3, "groups": 40},
     cause="The rewards of a group differ by almost nothing (a length term, a rounding, a reward model's noise), and "
     "dividing by their "
@@ -162,7 +160,7 @@ def near_zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip
 @rule(
     "RLD409", "broken-groups",
     severity="error",
-    optional=("group.size_min", "group.size_max", "group.singleton_frac", "group.count", "length.aborted_frac"),
+    optional=("group.size_min", "group.size_max", "group.singleton_frac", "length.aborted_frac"),
     limits={"singletons": 0.5, "some": 0.05, "mixed": 0.5},
     cause="The group identity is not that of the prompt: an id per trajectory, or prompts and samples that were tiled "
     "in different orders.",

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import KL_OLD, KL_REFERENCE, Progress, evidence, first_of, lacking, progress, span, too_short
+from rl_doctor.rules.reading import (
+    KL_OLD,
+    KL_REFERENCE,
+    PROGRESS,
+    Progress,
+    evidence,
+    first_of,
+    lacking,
+    progress,
+    span,
+    times,
+    too_short,
+)
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
 _OPTIONAL = (*KL_REFERENCE, *KL_OLD)
+_FACTOR: Final = 5.0
+_SIGMAS: Final = 6.0
+_NEGLIGIBLE: Final = 1e-3
+"""Nat per token; numeric noise of logprobs produces as much."""
+_SHORTEST_FOR_SPIKES: Final = 12
+_SHORTEST_STAY: Final = 3
+"""Points that an excursion must have lasted to be a level that stays."""
 
 
 def _magnitude(series: Series | None) -> Series | None:
@@ -26,14 +46,30 @@ def _magnitude(series: Series | None) -> Series | None:
 def _measured(view: View) -> list[tuple[str, Series]]:
     """(words for it, series) of the KL to the reference and of the KL to the sampling policy, where measured."""
     found = (("reference", first_of(view, *KL_REFERENCE)), ("sampling policy", first_of(view, *KL_OLD)))
-    return [(words, part) for words, series in found if (part := _magnitude(series)) is not None]
+    return [(words, _moved(part)) for words, series in found if (part := _magnitude(series)) is not None]
+
+
+def _moved(series: Series) -> Series:
+    """The series without exact zeros, which are passes before any update; as it is where little else is left."""
+    keep = series.values > 0.0
+    if np.count_nonzero(keep) < _SHORTEST_FOR_SPIKES:
+        return series
+    return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
+
+
+def _excursions(series: Series) -> list[trend.Excursion]:
+    """Spikes of a series without sign; values below what noise produces count as that."""
+    values = np.maximum(series.values, _NEGLIGIBLE)
+    return [item for item in trend.excursions(values, _FACTOR, _SIGMAS) if item.value > _NEGLIGIBLE and item.first > 0]
 
 
 @rule(
     "RLD203", "kl-spike",
     severity="error",
-    optional=(*_OPTIONAL, "optim.grad_norm", "reward.mean"),
-    limits={"factor": 5.0, "sigmas": 6.0, "large": 20.0, "recent": 0.1, "lasting": 0.1, "negligible": 1e-3},
+    optional=(*_OPTIONAL, "optim.grad_norm"),
+    limits={
+        "factor": _FACTOR, "sigmas": _SIGMAS, "large": 20.0, "recent": 0.1, "lasting": 0.1, "negligible": _NEGLIGIBLE,
+    },
     cause="A single update moved the policy far: an outlier batch, a learning rate that is too high for it, or weights that were "
     "reloaded wrongly.",
     advice=(
@@ -53,7 +89,8 @@ def kl_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     The level is a running median of the run itself; a point is part of a spike if it exceeds the level `factor` times and by
     `sigmas` robust standard deviations of the logarithm. Recovered is info; `large` times within the last `recent` share of
     the run, or not recovered, is a warning; longer than `lasting` of the run and not recovered is an error. Values below
-    `negligible` nat per token are within what numeric noise of logprobs produces.
+    `negligible` nat per token are within what numeric noise of logprobs produces. Passes with a KL of exactly 0, which come
+    before any update, are left out.
     """
     measured = _measured(view)
     if not measured:
@@ -61,20 +98,13 @@ def kl_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     judged = False
     for words, series in measured:
-        if too_short(series, 12):
+        if too_short(series, _SHORTEST_FOR_SPIKES):
             continue
         judged = True
-        # Where every other pass is exactly on-policy the level is 0, and anything is a multiple of it.
-        values = np.maximum(series.values, limits["negligible"])
-        found = [
-            item
-            for item in trend.excursions(values, limits["factor"], limits["sigmas"])
-            if item.value > limits["negligible"] and item.first > 0
-        ]
-        if found:
+        if found := _excursions(series):
             yield _spike(view, words, series, found, limits)
     if not judged:
-        yield too_short(measured[0][1], 12) or Skip("length", "inconclusive")
+        yield too_short(measured[0][1], _SHORTEST_FOR_SPIKES) or Skip("length", "inconclusive")
 
 
 def _spike(view: View, words: str, series: Series, found: list[trend.Excursion], limits: Limits) -> Hit:
@@ -84,15 +114,18 @@ def _spike(view: View, words: str, series: Series, found: list[trend.Excursion],
     severity: Severity
     if not worst.recovered and worst.n > limits["lasting"] * n:
         severity = "error"
-    elif (not worst.recovered and worst.n >= 3) or (worst.factor >= limits["large"] and recent):
+    elif (not worst.recovered and worst.n >= _SHORTEST_STAY) or (worst.factor >= limits["large"] and recent):
         severity = "warning"
     else:
         severity = "info"
     state = "and recovered" if worst.recovered else "and has not recovered"
     more = f" (the largest of {len(found)})" if len(found) > 1 else ""
     ruled_out, unchecked = _spike_company(view, series, worst)
+    usual = f"{times(worst.factor)} its level of {worst.level:.3g}"
+    if worst.level <= limits["negligible"]:
+        usual = f"where its median is {np.median(series.values):.2g}"
     return Hit(
-        f"KL to the {words} reached {worst.value:.3g}, {worst.factor:.0f} times its level of {worst.level:.3g}, at "
+        f"KL to the {words} reached {worst.value:.3g}, {usual}, at "
         f"{span(series, worst.first, worst.last)} {state}{more}",
         severity,
         tuple(
@@ -121,7 +154,10 @@ def _spike_company(view: View, series: Series, worst: trend.Excursion) -> tuple[
     "RLD204", "kl-runaway",
     severity="error",
     optional=(*_OPTIONAL, "reward.mean", "reward.max", "reward.min", "val.mean_at_n", "policy.entropy"),
-    limits={"growth": 8.0, "severe": 20.0, "z": 6.0, "negligible": 1e-3},
+    limits={
+        "growth": 8.0, "severe": 20.0, "z": 6.0, "negligible": _NEGLIGIBLE, "speed": 4.0, "large": 0.2, "destroyed": 10.0,
+        "jump": 3.0, "material": 0.02,
+    },
     cause="The policy drifts away without bound: the learning rate is too high, or the KL term does not hold it (coefficient too "
     "small, wrong sign, or no gradient through it).",
     advice=(
@@ -133,16 +169,18 @@ def _spike_company(view: View, series: Series, worst: trend.Excursion) -> tuple[
     source="Public issue threads on KL that grows without bound; arXiv:1909.08593, section 2.2",
 )  # fmt: skip
 def kl_runaway(view: View, limits: Limits) -> Iterator[Hit | Skip]:
-    """The KL divergence grows by a multiple late in the run, faster than it did before.
+    """The KL divergence grows by a multiple late in the run, faster than it did before, or jumps and stays there.
 
     KL to the reference grows from zero in every run that learns, and then slows down or settles. Growth that speeds up means
     that nothing holds the policy.
 
     The end of the run is compared with its middle (40% to 55%) and the middle with the early window. It fires if the end is
-    `growth` times the middle, the logarithm grew faster in the second half than in the first, the difference is `z` standard
-    errors, and the last points are still there. A sudden lasting jump by `growth` anywhere counts as well. An error if it is
-    `severe` times or the reward falls; a warning while the reward rises. Levels below `negligible` nat per token are left
-    alone.
+    `growth` times the middle by `z` standard errors, and growth speeds up: the logarithm grew faster in the second half than
+    in the first or, where the KL starts near 0 and ends at `large` nat per token or more, the KL itself grew `speed` times
+    faster. It fires as well if the end is `destroyed` nat and `growth` times the early window, however it got there, and at
+    a sudden lasting jump by `jump` times and `material` nat. The last points must still be there. An error if it is `severe`
+    times or the reward falls, and from `destroyed` nat on; else a warning, as while the reward rises. Levels below
+    `negligible` nat per token are left alone, and a jump that kl-spike reports as not recovered is left to it.
     """
     measured = _measured(view)
     if not measured:
@@ -159,37 +197,70 @@ def kl_runaway(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
 
 def _runaway(view: View, words: str, series: Series, limits: Limits) -> Hit | None:
-    least = limits["negligible"] / limits["growth"]
-    values = np.log(np.maximum(series.values, least))
-    n = values.size
-    middle = trend.window(values, round(0.4 * n), round(0.55 * n))
-    first, last = trend.early(values), trend.late(values, 0.1)
-    growth, before = last.center - middle.center, middle.center - first.center
-    sigma, rho = trend.noise(values)
-    error = sigma * (min(2 * trend.inflation(rho) / last.n, 1.0) + min(2 * trend.inflation(rho) / middle.n, 1.0)) ** 0.5
-    grown = np.log(limits["growth"])
-    level, start = float(np.exp(last.center)), float(np.exp(middle.center))
-    runs = growth >= grown and growth > before and growth > limits["z"] * error
-    if not runs:
-        shift = trend.jump(values)
-        if shift is None or shift.size < grown or shift.recovered or last.center - shift.before < grown:
-            return None
-        start, begin = float(np.exp(shift.before)), shift.index
-    else:
-        begin = trend.onset(values, middle, rising=True, share=0.2)
+    found = _grown(series.values, limits) or _jumped(series, limits)
+    if found is None:
+        return None
+    how, begin, before, level = found
     if level < limits["negligible"] or float(np.median(series.values[-3:])) < level / limits["growth"]:
         return None
     reward = progress(view, int(series.steps[begin]))
-    severe = reward.course == "falling" or (level / start >= limits["severe"] and not reward.good)
+    severe = reward.course == "falling" or (level / before >= limits["severe"] and not reward.good)
+    start = int(series.steps[begin])
+    multiple, levels = times(level / before), f"from {before:.3g} to {level:.3g} nat per token"
+    ruled_out: tuple[str, ...] = ("a spike: the last points are still there",)
+    if how == "jump":
+        told = f"rose at once {multiple}, {levels}, at step {start} and stays there"
+    elif how == "faster":
+        told = f"grew {multiple}, {levels}, since step {start}, and faster than before"
+        ruled_out = ("growth from zero that slows down: the second half of the run grew faster than the first", *ruled_out)
+    else:
+        told = f"grew {levels}, since step {start}"
     return Hit(
-        f"KL to the {words} grew {level / start:.0f} times, from {start:.3g} to {level:.3g}, since step "
-        f"{series.steps[begin]}, and "
-        f"faster than before; {reward.words()}",
-        "error" if severe else "warning",
-        (evidence(series, begin, -1, value=level, baseline=start, limit=limits["growth"] * start),),
-        ruled_out=("growth from zero that slows down: the second half of the run grew faster than the first",),
+        f"KL to the {words} {told}; {reward.words()}",
+        "error" if severe or level >= limits["destroyed"] else "warning",
+        (evidence(series, begin, -1, value=level, baseline=before, limit=limits["jump" if how == "jump" else "growth"] * before),),
+        cause="The policy moved far at one step and stayed there: an outlier update, weights that were reloaded wrongly, or a "
+        "reference that was replaced."
+        if how == "jump"
+        else None,
+        ruled_out=ruled_out,
         unchecked=_unknown_reward(reward),
     )
+
+
+def _grown(values: trend.Floats, limits: Limits) -> tuple[str, int, float, float] | None:
+    """How it grew, the point at which that began, the level before and the level at the end; None if it did not run away."""
+    logs = np.log(np.maximum(values, limits["negligible"] / limits["growth"]))
+    n = values.size
+    middle, first, last = trend.window(logs, round(0.4 * n), round(0.55 * n)), trend.early(logs), trend.late(logs, 0.1)
+    start, half, end = (float(np.exp(part.center)) for part in (first, middle, last))
+    sigma, rho = trend.noise(logs)
+    error = sigma * (min(2 * trend.inflation(rho) / last.n, 1.0) + min(2 * trend.inflation(rho) / middle.n, 1.0)) ** 0.5
+    growth = last.center - middle.center
+    if growth >= np.log(limits["growth"]) and growth > limits["z"] * error:
+        from_zero = end >= limits["large"] and end - half >= limits["speed"] * (half - start)
+        if growth > middle.center - first.center or from_zero:
+            return "faster", trend.onset(logs, middle, rising=True, share=0.2), half, end
+    if end >= limits["destroyed"] and end >= limits["growth"] * start:
+        return "far", trend.onset(logs, first, rising=True, share=0.2), start, end
+    return None
+
+
+def _jumped(series: Series, limits: Limits) -> tuple[str, int, float, float] | None:
+    """As ``_grown``, for a sudden and lasting jump, on the scale of the logarithm or of the KL itself."""
+    logs = np.log(np.maximum(series.values, limits["negligible"] / limits["growth"]))
+    for shift, before, after in (
+        *((found, float(np.exp(found.before)), float(np.exp(found.after))) for found in (trend.jump(logs),) if found),
+        *((found, found.before, found.after) for found in (trend.jump(series.values),) if found),
+    ):
+        level = float(np.median(series.values[trend.late(series.values, 0.1).first :]))
+        if shift.recovered or min(after, level) < limits["jump"] * before or after - before < limits["material"] or before <= 0.0:
+            continue
+        ongoing = [item for item in _excursions(series) if not item.recovered and item.n >= _SHORTEST_STAY]
+        if any(abs(item.first - shift.index) <= _SHORTEST_STAY for item in ongoing):
+            return None
+        return "jump", shift.index, before, after
+    return None
 
 
 def _unknown_reward(reward: Progress) -> tuple[str, ...]:
@@ -199,7 +270,7 @@ def _unknown_reward(reward: Progress) -> tuple[str, ...]:
 @rule(
     "RLD205", "kl-flatline",
     severity="error",
-    optional=(*KL_REFERENCE, "optim.learning_rate", "optim.grad_norm", "policy.kl_old_k3", "policy.ratio_mean"),
+    optional=(*KL_REFERENCE, "optim.learning_rate", "optim.grad_norm", "policy.kl_old_k3"),
     limits={"steps": 10, "zero": 1e-9, "fall": 1e-4, "share": 0.03, "tiny_rate": 1e-8},
     cause="The reference logprobs are those of the policy itself (same object, same adapter, or detached copies), so "
     "the KL term does "

@@ -10,18 +10,17 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import REWARD, TRUNCATION, VALIDATION, evidence, first_of, lacking, progress, too_short
+from rl_doctor.rules.reading import PROGRESS, TRUNCATION, evidence, first_of, lacking, progress, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
-_COMPANY = (*REWARD, "reward.max", "reward.min", *VALIDATION)
 _TRUNCATED_REWARD = "length.limit_reward_mean"
 
 
 @rule(
     "RLD501", "length-truncation",
     severity="error",
-    optional=(*TRUNCATION, _TRUNCATED_REWARD, *_COMPANY, "length.max", "group.zero_std_frac", "length.mean"),
+    optional=(*TRUNCATION, _TRUNCATED_REWARD, *PROGRESS),
     limits={"half": 0.5, "standing": 0.25, "growth": 0.15, "floor": 0.1},
     cause="max_response_length is too short for what the policy writes, so that responses are cut before they can be right.",
     advice=(
@@ -111,7 +110,7 @@ def _truncated_reward(view: View, limits: Limits) -> tuple[bool | None, str]:
 @rule(
     "RLD502", "length-explosion",
     severity="error",
-    optional=("length.mean", *_COMPANY, *TRUNCATION, "policy.entropy"),
+    optional=("length.mean", *PROGRESS),
     limits={"growth": 2.0, "z": 6.0},
     cause="The policy writes longer without being better: the loss favours length (token-mean with long wrong "
     "answers), the end-of-"
@@ -173,7 +172,7 @@ def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 @rule(
     "RLD503", "aborted-responses",
     severity="warning",
-    optional=("length.aborted_frac", "stale.max", *_COMPANY),
+    optional=("length.aborted_frac", "stale.max"),
     limits={"standing": 0.2, "sequences": 32},
     cause="The engine aborts responses (time-outs, memory, a full queue), and they are trained on as if they were complete.",
     advice=(

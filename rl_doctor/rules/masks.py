@@ -38,7 +38,7 @@ def _items(view: View, name: str) -> float:
     "RLD010",
     "mask-covers-padding",
     severity="error",
-    optional=("mask.beyond_length_frac", "mask.beyond_length_row_frac", "mask.trailing_pad_frac", "mask.trailing_pad_row_frac"),
+    optional=("mask.beyond_length_frac", "mask.trailing_pad_row_frac"),
     limits={"beyond": 0.0, "padding_rows": 0.02},
     cause="The response mask was built from the padded width, or from the first EOS in rows that have none.",
     advice=(
@@ -124,10 +124,9 @@ def mask_misses_eos(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     missed = above(view.series("mask.eos_missed_frac"), limits["some"])
     if missed is None or missed.items < limits["rows"] or inverted(view):
         return
-    severity = "error" if missed.value > limits["most"] else "warning"
     message = f"{missed.items:.0f} of {missed.n} responses that end by EOS ({missed.value:.0%}) do not train it {missed.when}"
     ruled_out = ("truncation: only responses that ended by EOS are counted",)
-    yield Hit(message, "error" if severity == "error" else "warning", (missed.evidence(),), None, ruled_out)
+    yield Hit(message, "error" if missed.value > limits["most"] else "warning", (missed.evidence(),), None, ruled_out)
 
 
 @rule(
@@ -268,7 +267,7 @@ def _observed(view: View, limits: Limits, role: Breach | None, engine: Breach | 
     "RLD015",
     "advantage-outside-mask",
     severity="error",
-    needs=("mask.adv_outside_frac", "mask.adv_outside_row_frac"),
+    needs=("mask.adv_outside_frac",),
     optional=("mask.adv_inside_zero_frac", "mask.adv_broadcast_frac", *AGREEMENT),
     limits={"share": 0.005, "misplaced": 0.25, "before": 0.02, "after": 0.5},
     cause="Advantages were computed or whitened without the mask that the loss uses.",

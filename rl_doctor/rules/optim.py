@@ -1,4 +1,4 @@
-"""Optimiser: non-finite numbers, gradient norm, learning rate."""
+"""Optimiser: gradient norm and learning rate."""
 
 from __future__ import annotations
 
@@ -10,22 +10,15 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import evidence, lacking, progress, span, too_short
+from rl_doctor.rules.reading import PROGRESS, evidence, lacking, progress, span, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
-
-NONFINITE_PREFIX = "numerics.nonfinite."
-MASKED_PREFIX = "numerics.nonfinite_masked."
-_SCALARS = ("optim.grad_norm", "loss.total", "policy.loss_total", "policy.loss_pg", "reward.mean", "policy.entropy", "ref.kl_k3",
-            "policy.kl_old_k3", "policy.ratio_mean", "adv.mean", "optim.learning_rate")  # fmt: skip
-_ORDER = ("rollout_logprob", "old_logprob", "ref_logprob", "reward", "value", "advantage", "logprob", "entropy", "grad_norm")
-"""Tensors in the order in which a step computes them: the first that breaks names the cause."""
 
 
 @rule(
     "RLD602", "grad-norm-spike",
     severity="warning",
-    optional=("optim.grad_norm", "reward.mean", "reward.max", "reward.min"),
+    optional=("optim.grad_norm",),
     limits={"factor": 10.0, "sigmas": 6.0, "lasting": 0.05, "large": 50.0, "recent": 0.1, "above_start": 2.0},
     cause="An outlier batch or a learning rate at the edge of stability.",
     advice=(
@@ -83,7 +76,7 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 @rule(
     "RLD603", "grad-vanished",
     severity="error",
-    optional=("optim.grad_norm", "group.zero_std_frac", "group.all_max_frac", "reward.mean", "reward.max", "reward.min"),
+    optional=("optim.grad_norm", "group.zero_std_frac", *PROGRESS),
     limits={"left": 0.01, "z": 6.0},
     cause="The loss no longer depends on the policy: advantages became (almost) 0, the ratio is clipped everywhere, "
     "or a graph is detached.",
@@ -145,7 +138,7 @@ def grad_vanished(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 @rule(
     "RLD604", "grad-zero",
     severity="error",
-    optional=("optim.grad_norm", "group.zero_std_frac", "reward.std", "reward.mean", "reward.max", "reward.min"),
+    optional=("optim.grad_norm", "group.zero_std_frac", "reward.std", *PROGRESS),
     limits={"nearly_all": 0.9, "most": 0.5, "steps": 8},
     cause="The loss has no gradient on these steps: every advantage is 0, everything is masked, or the logprobs are detached.",
     advice=(

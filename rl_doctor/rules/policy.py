@@ -10,7 +10,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import evidence, first_of, lacking, span, too_short
+from rl_doctor.rules.reading import evidence, first_of, lacking, span, too_short, uncorrected
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -27,10 +27,7 @@ def k3_bound(low: float, high: float) -> float:
 @rule(
     "RLD201", "ratio-saturation",
     severity="error",
-    optional=(
-        *_OUTSIDE, "policy.first_outside_frac", "policy.later_outside_frac", "policy.kl_old_k3", "policy.kl_old_abs",
-        "stale.mean", "optim.learning_rate",
-    ),
+    optional=(*_OUTSIDE, "policy.first_outside_frac", "policy.kl_old_k3", "stale.mean"),
     limits={
         "outside": 0.25, "outside_severe": 0.6, "clipped": 0.15, "clipped_severe": 0.4, "tiny_clip": 0.05,
         "tiny_clip_k3": 0.008, "tokens": 1000,
@@ -162,7 +159,7 @@ def _why_outside(view: View, share: float) -> tuple[str | None, tuple[str, ...],
     severity="error",
     optional=(
         "policy.later_zero_frac", "policy.ratio_zero_frac", "policy.ratio_mean", "policy.kl_old_k3", "policy.kl_old_k1",
-        "policy.first_zero_frac", "optim.learning_rate", "optim.grad_norm", "stale.mean", "stale.max", *_MISMATCH,
+        "optim.learning_rate", "optim.grad_norm", "stale.mean", *_MISMATCH,
     ),
     limits={"inert": 0.999, "tokens": 200, "drift": 3.0, "z": 6.0, "material": 0.02},
     cause="old_logprob is computed anew in every pass (or logprob is divided by its own detached copy), so that the "
@@ -261,7 +258,7 @@ def _inert_later(view: View, later: Series, limits: Limits) -> Hit | None:
 
 def _inert_lag(view: View, limits: Limits) -> Hit | None:
     zero, lag = view.get("policy.ratio_zero_frac"), view.get("stale.mean")
-    if zero is None or lag is None or view.config.is_correction not in (None, "", "none"):
+    if zero is None or lag is None or not uncorrected(view):
         return None
     _, here, there = np.intersect1d(zero.steps, lag.steps, return_indices=True)
     stale = lag.values[there] >= 1.0
@@ -286,7 +283,7 @@ def _inert_lag(view: View, limits: Limits) -> Hit | None:
 
 def _inert_drift(view: View, limits: Limits) -> Hit | None:
     ratio, gap = view.get("policy.ratio_mean"), first_of(view, *_MISMATCH)
-    if ratio is None or gap is None or too_short(gap) or too_short(ratio) or view.config.is_correction not in (None, "", "none"):
+    if ratio is None or gap is None or too_short(gap) or too_short(ratio) or not uncorrected(view):
         return None
     if not bool(np.all(ratio.values == 1.0)):
         return None

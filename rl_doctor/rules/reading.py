@@ -16,6 +16,8 @@ from rl_doctor.rules.view import View
 
 REWARD: Final = ("reward.mean", "reward.score_mean")
 VALIDATION: Final = ("val.mean_at_n", "val.best_at_n")
+PROGRESS: Final = (*VALIDATION, *REWARD, "reward.max", "reward.min")
+"""What ``progress`` reads: rules that call it ask for these."""
 KL_REFERENCE: Final = ("ref.kl_k3", "ref.kl_k2", "ref.kl_abs", "ref.kl_k1", "ref.kl")
 KL_OLD: Final = ("policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", "policy.kl_old_k1")
 TRUNCATION: Final = (
@@ -27,6 +29,11 @@ TRUNCATION: Final = (
 def first_of(view: View, *names: str) -> Series | None:
     """The first of several metrics that was measured; None if none was."""
     return next((found for name in names if (found := view.get(name)) is not None), None)
+
+
+def uncorrected(view: View) -> bool:
+    """Whether the configuration names no correction for the sampler's distribution."""
+    return view.config.is_correction in (None, "", "none")
 
 
 def lacking(view: View, *names: str) -> Skip:
@@ -77,6 +84,11 @@ def span(series: Series, first: int, last: int = -1) -> str:
     return f"step {start}" if start == end else f"steps {start} to {end}"
 
 
+def times(factor: float) -> str:
+    """A factor in words; beyond a thousand the number says nothing more."""
+    return f"{factor:.2g} times" if factor < 10 else f"{factor:.0f} times" if factor <= 1000 else "more than 1000 times"
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What the reward does over the run.
@@ -104,7 +116,8 @@ class Progress:
             return "the reward is too short to judge"
         first, last = trend.early(self.series.values).center, trend.late(self.series.values).center
         where = ", near its ceiling" if self.at_ceiling else ""
-        return f"the reward is {self.course} ({first:.3g} to {last:.3g}{where})"
+        course = "has no clear trend" if self.course == "flat" else f"is {self.course}"
+        return f"the reward {course} ({first:.3g} to {last:.3g}{where})"
 
 
 def progress(view: View, since: int | None = None) -> Progress:

@@ -11,11 +11,21 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import KL_REFERENCE, REWARD, TRUNCATION, evidence, first_of, lacking, progress, span, too_short
+from rl_doctor.rules.reading import (
+    KL_REFERENCE,
+    PROGRESS,
+    REWARD,
+    TRUNCATION,
+    evidence,
+    first_of,
+    lacking,
+    progress,
+    span,
+    too_short,
+)
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
-_SHAPE = ("reward.std", "reward.max", "reward.min", "reward.at_max_frac", "reward.at_min_frac")
 _UNGROUPED = frozenset({"gae", "reinforce", "reinforce_plus_plus", "remax"})
 _SOURCES = "data.source_change"
 
@@ -61,7 +71,7 @@ def _other_data(view: View, series: Series, index: int) -> bool:
 @rule(
     "RLD401", "reward-drift",
     severity="error",
-    optional=(*REWARD, *_SHAPE, _SOURCES, "policy.entropy", "ref.kl_k3", "length.mean", "reward.component."),
+    optional=(*REWARD, "reward.std", _SOURCES, "policy.entropy", *KL_REFERENCE[:1], "length.mean", "reward.component."),
     limits={"z": 7.0, "material": 0.2},
     cause="The reward function or its server changed (new version, other scale, a fallback value), or other prompts came in.",
     advice=(
@@ -146,7 +156,7 @@ def _component(view: View, series: Series, found: trend.Jump) -> str | None:
 @rule(
     "RLD402", "reward-variance-shift",
     severity="warning",
-    optional=("reward.std", "reward.mean", *_SHAPE[1:], _SOURCES, "group.std_mean"),
+    optional=("reward.std", *PROGRESS, _SOURCES),
     limits={"factor": 2.0, "z": 7.0, "binary": 1.3},
     cause="The reward was rescaled, a component was switched on or off, or other prompts came in.",
     advice=(
@@ -216,9 +226,8 @@ def _follows_mean(view: View, series: Series, found: trend.Jump, tolerance: floa
     expected = np.sqrt(np.maximum((mean.values - floor) * (top - mean.values), 0.0))
     _, here, there = np.intersect1d(series.steps, mean.steps, return_indices=True)
     split = here < found.index
-    near = slice(None)
     for side in (split, ~split):
-        own, theirs = series.values[here][side][near], expected[there][side][near]
+        own, theirs = series.values[here][side], expected[there][side]
         if own.size == 0:
             return False
         ratio = float(np.median(own)) / max(float(np.median(theirs)), 1e-12)
@@ -230,7 +239,7 @@ def _follows_mean(view: View, series: Series, found: trend.Jump, tolerance: floa
 @rule(
     "RLD403", "reward-flatline",
     severity="error",
-    optional=(*REWARD, *_SHAPE, *TRUNCATION, "length.aborted_frac", "group.zero_std_frac"),
+    optional=(*REWARD, "reward.std", "reward.max", "reward.min", *TRUNCATION),
     limits={"share": 0.9, "steps": 5, "sequences": 64, "tail": 0.1, "cut": 0.5},
     cause="The reward function returns a constant: an exception that is swallowed, a parser that never matches, or "
     "prompts that are all too hard.",

@@ -8,7 +8,7 @@ import numpy as np
 
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules.alignment import SHORT
-from rl_doctor.rules.masks import in_observations, inverted
+from rl_doctor.rules.masks import AGREEMENT, in_observations, inverted
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.signature import ROLLOUT, ROLLOUT_METRICS, SHIFTED_ROWS, Bins, bins, kinds
 from rl_doctor.rules.spans import Breach, above, at, pooled
@@ -31,13 +31,7 @@ from rl_doctor.rules.view import View
     "missing-rollout-logprob",
     severity="error",
     needs=("mismatch.zero_fill_frac", "mismatch.zero_frac", "mismatch.nan_frac"),
-    optional=(
-        "mask.unsampled_hard_frac",
-        "mismatch.shifted_frac",
-        "mismatch.abs",
-        "mask.sampled_agreement",
-        "mask.role_agreement",
-    ),
+    optional=("mask.unsampled_hard_frac", "mismatch.shifted_frac", "mismatch.abs", *AGREEMENT),
     limits={"tokens": 3, "share": 0.01, "greedy": 0.99, "unrelated": 0.2},
     cause="Logprobs that the engine did not return were filled with 0, which is probability 1.",
     advice=(

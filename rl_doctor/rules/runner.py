@@ -27,7 +27,7 @@ def _run(rule: Rule, view: View) -> Result:
         return replace(blank, outcome="skipped", reason="data", detail=f"nothing measured for {empty[0]}")
     started = time.perf_counter()
     try:
-        yielded = list(rule.check(view, rule.limits))
+        yielded = list(rule.check(view.narrowed((*rule.needs, *rule.optional)), rule.limits))
     except Exception as error:  # noqa: BLE001 - a rule's bug must not hide the other rules' findings
         seconds = time.perf_counter() - started
         return replace(blank, outcome="crashed", reason=type(error).__name__, detail=str(error), seconds=seconds)

@@ -10,7 +10,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import KL_REFERENCE, evidence, first_of, lacking, progress, too_short
+from rl_doctor.rules.reading import KL_REFERENCE, PROGRESS, evidence, first_of, lacking, progress, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -34,7 +34,7 @@ def components(view: View) -> Mapping[str, Mapping[str, Series]]:
 @rule(
     "RLD404", "reward-component-imbalance",
     severity="error",
-    optional=(_PREFIX, "reward.mean"),
+    optional=(_PREFIX,),
     limits={"share": 0.99, "scale": 100.0, "jump": 20.0, "live": 0.5, "steps": 5, "constant": 50.0},
     cause="One reward component is on another scale than the rest, so that the others decide nothing.",
     advice=(
@@ -178,7 +178,7 @@ def _constant(name: str, stats: Mapping[str, Series], others: float, limits: Lim
 @rule(
     "RLD405", "kl-penalty-dominates",
     severity="warning",
-    optional=(*KL_REFERENCE, "adv.std", "adv.abs_mean", "adv.max", "reward.std", "group.std_mean", "length.mean", "reward.mean"),
+    optional=(*KL_REFERENCE, "adv.std", "adv.abs_mean", "reward.std", "group.std_mean", "length.mean", *PROGRESS),
     limits={"ratio": 1.0, "steps": 8},
     cause="kl_coef is too large for the scale of the reward, so that staying at the reference pays more than earning reward.",
     advice=(

@@ -113,7 +113,7 @@ def bins(view: View, prefix: str, least: int = LEAST) -> Bins | None:
     edges = np.searchsorted(member, np.arange(size + 1))
     names = STATISTICS if prefix == FIRST else (*STATISTICS, *SHAPE)
     table = {name: _binned(view.raw(prefix + name), base, member, size, lowest=name == "min") for name in names}
-    sided = view.raw(prefix + "one_sided_frac")
+    sided = view.raw(prefix + "one_sided_frac") if prefix == ROLLOUT else None
     apart: Floats = np.zeros(size)
     if sided is not None:
         keep = np.isin(sided.steps, base.steps)

@@ -10,7 +10,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Evidence, Hit, Severity
 from rl_doctor.rules.alignment import SHORT
-from rl_doctor.rules.reading import lacking
+from rl_doctor.rules.reading import lacking, uncorrected
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.signature import (
     FIRST,
@@ -27,11 +27,10 @@ from rl_doctor.rules.signature import (
 from rl_doctor.rules.spans import above, at, pooled
 from rl_doctor.rules.view import View
 
-NEAREST: Final = ("mismatch.rollout_to_old", "mismatch.rollout_to_new", "mismatch.old_to_new")
+NEAREST: Final = ("mismatch.rollout_to_old", "mismatch.rollout_to_new")
 REFERENCE: Final = ("mismatch.rollout_to_ref", "mismatch.old_to_ref")
 OLD_REFERENCE: Final = ("mismatch.first_old_to_ref", "mismatch.first_new_to_ref")
 VERSIONS: Final = ("stale.mean", "mismatch.is_weight_mean", "mismatch.bypass_frac")
-_NO_CORRECTION: Final = (None, "", "none")
 
 NEARER: Final = 0.85
 """The rollout's distance to one policy over that to another, below which the first is the nearer one."""
@@ -101,7 +100,7 @@ def stale_old_logprob(view: View, limits: Limits) -> Iterable[Hit | Skip]:
 
 def outdated_side(view: View, span: tuple[int, int]) -> tuple[str, tuple[Evidence, ...]]:
     """Which side the recorded policies convict in the steps of ``span``: "old", "reference" or "", with the evidence."""
-    names = (*OLD_REFERENCE, *NEAREST[:2])
+    names = (*OLD_REFERENCE, *NEAREST)
     old, new, to_old, to_new = (_within(view.get(name), span) for name in names)
     if old is not None and new is not None and pooled(new) > GAP and pooled(old) < 0.3 * pooled(new):
         return "reference", (_whole(old, None), _whole(new, None))
@@ -233,9 +232,7 @@ def corrected(view: View) -> bool:
     """Whether the run says that the loss corrects for the sampler's distribution, or its ratio does."""
     bypass = view.get("mismatch.bypass_frac")
     return (
-        view.config.is_correction not in _NO_CORRECTION
-        or view.get("mismatch.is_weight_mean") is not None
-        or (bypass is not None and pooled(bypass) > 0.9)
+        not uncorrected(view) or view.get("mismatch.is_weight_mean") is not None or (bypass is not None and pooled(bypass) > 0.9)
     )
 
 

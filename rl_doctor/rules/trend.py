@@ -74,7 +74,10 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class Excursion:
-    """Points ``first`` to ``last`` (both included) at which a positive series stands a multiple above its local level."""
+    """Points ``first`` to ``last`` (both included) at which a positive series stands a multiple above its local level.
+
+    ``recovered`` says that the points after it are back near the level; an excursion at the end of the series is not.
+    """
 
     first: int
     last: int
@@ -168,25 +171,6 @@ def change(values: Floats) -> Change:
     if difference == 0.0:
         return Change(first, last, 0.0)
     return Change(first, last, difference / error if error > 0 else math.copysign(math.inf, difference))
-
-
-def concordance(values: Floats, count: int = 10) -> float:
-    """Kendall's tau of ``count`` block medians against time, in [-1, 1]: nearly free of short-range autocorrelation."""
-    size = max(values.size // count, 1)
-    medians = np.median(blocks(values, size), axis=1)
-    upper = np.triu_indices(medians.size, 1)
-    signs = np.sign(medians[upper[1]] - medians[upper[0]])
-    return float(signs.mean()) if signs.size else 0.0
-
-
-def slope(values: Floats) -> float:
-    """Theil-Sen slope per point, from at most 200 block medians."""
-    size = max(values.size // 200, 1)
-    medians = np.median(blocks(values, size), axis=1)
-    upper = np.triu_indices(medians.size, 1)
-    if upper[0].size == 0:
-        return 0.0
-    return float(np.median((medians[upper[1]] - medians[upper[0]]) / ((upper[1] - upper[0]) * size)))
 
 
 def running_median(values: Floats, width: int) -> Floats:
@@ -304,7 +288,9 @@ def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excu
         before = float(np.median(values[max(first - 3, 0) : max(first, 1)]))
         if first >= end.start and float(np.median(values[first : first + 3])) < math.sqrt(factor) * before:
             continue  # growth that goes on, not an excursion
-        found.append(Excursion(first, last, peak, float(values[peak]), float(levels[first]), last < values.size - 2))
+        level = float(levels[first])
+        back = last < values.size - 2 and float(np.median(values[last + 1 : last + 6])) < math.sqrt(factor) * level
+        found.append(Excursion(first, last, peak, float(values[peak]), level, back))
     return tuple(found)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from rl_doctor.analyzer.reconcile import Comparison
 from rl_doctor.analyzer.series import Series
@@ -17,7 +17,8 @@ class View:
 
     Attributes:
         info: the run's description.
-        all_series: series by metric name, of every metric that could be computed.
+        all_series: series by metric name, of every metric that could be computed; what the runner hands a rule has those that
+            the rule asks for, so that its verdict does not depend on the rules that run beside it.
         missing: for each metric that could not, the columns or ``config.`` fields it lacks.
         facts: what reading the store brought to light.
         comparisons: logged against recomputed metrics.
@@ -35,6 +36,13 @@ class View:
     def config(self) -> RunConfig:
         """The run's configuration, in canonical terms."""
         return self.info.config
+
+    def narrowed(self, names: Iterable[str]) -> View:
+        """The same run with these metrics only (a prefix that ends in a dot stands for all that start with it)."""
+        asked = frozenset(names)
+        prefixes = tuple(name for name in asked if name.endswith("."))
+        chosen = {name: found for name, found in self.all_series.items() if name in asked or name.startswith(prefixes)}
+        return replace(self, all_series=chosen)
 
     def series(self, name: str) -> Series:
         """The measured steps of a metric that the rule needs (finite values on at least one item)."""

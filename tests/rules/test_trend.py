@@ -140,20 +140,6 @@ def test_course_names_direction() -> None:
     assert trend.course(noise[:20]) == "unknown"
 
 
-def test_concordance_and_slope_of_a_line() -> None:
-    values = 3.0 * np.arange(500.0)
-    assert trend.concordance(values) == 1.0
-    assert trend.concordance(-values) == -1.0
-    assert trend.slope(values) == pytest.approx(3.0)
-    assert trend.slope(np.ones(1)) == 0.0
-
-
-def test_slope_survives_outliers() -> None:
-    values = 2.0 * np.arange(150.0)
-    values[::10] = 1e6
-    assert trend.slope(values) == pytest.approx(2.0, rel=0.05)
-
-
 def test_onset_is_where_the_change_set_in() -> None:
     values = np.concatenate([np.ones(200), np.linspace(1, 0, 50), np.zeros(150)])
     assert trend.onset(values, trend.early(values), rising=False, share=0.1) == pytest.approx(205, abs=3)
@@ -180,5 +166,4 @@ def test_nothing_raises_and_nothing_warns_on_any_finite_series(values: list[floa
     trend.change(array)
     trend.jump(array)
     trend.excursions(array, 5.0)
-    assert -1.0 <= trend.concordance(array) <= 1.0
     assert trend.course(array) in {"rising", "falling", "flat"}
