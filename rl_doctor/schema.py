@@ -19,8 +19,6 @@ DType = Literal["int64", "int32", "float64", "float32", "bool", "string"]
 REWARD_COMPONENT_PREFIX: Final = "reward/"
 ROLES: Final = ("assistant", "tool", "user", "system")
 """Values of the token column ``role``; in memory a role is its index here, and -1 is unknown."""
-FINISH_REASONS: Final = ("stop", "length", "abort")
-"""Known values of ``finish_reason``; others are kept as they are."""
 
 MISSING_INT: Final[Mapping[str, int]] = MappingProxyType({"int64": -(2**63), "int32": -(2**31)})
 """In memory, a null in an integer column is this value. A null in a float column is NaN, in a string column None."""
@@ -126,6 +124,9 @@ TOKEN_COLUMNS: Final = (
     _t("kl", "float32", "nat", "KL term as the trainer computed it; else derived."),
 )
 
+LOGPROBS: Final = tuple(item.name for item in TOKEN_COLUMNS if item.name.endswith("logprob"))
+"""Token columns that hold log-probabilities."""
+
 CONTEXT_COLUMNS: Final = (
     _c("padded_width", "int32", "tokens", "Padded response width of the micro-batch."),
     _c("batch_num_tokens", "int64", "tokens", "Token normaliser of the loss."),
@@ -159,17 +160,15 @@ def column(name: str) -> Column | None:
     return COLUMNS.get(name)
 
 
-KLEstimator = Literal["k1", "k2", "k3", "abs"]
-LossAggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
-AdvantageEstimator = Literal["grpo", "dr_grpo", "rloo", "gae", "reinforce", "reinforce_plus_plus", "remax"]
-
-
 @dataclass(frozen=True, slots=True)
 class RunConfig:
     """What the metrics depend on, in canonical terms. None means unknown: nothing is guessed.
 
     ``clip_low`` and ``clip_high`` are the distances from 1 of the ratio's clip range. ``dual_clip`` is the constant c of
-    dual clip. ``log_ratio_clamp``, ``kl_input_clamp`` and ``kl_output_clamp`` are symmetric bounds in nat. ``native`` holds the
+    dual clip. ``kl_estimator`` is k1, k2, k3 or abs; ``loss_agg`` token-mean, seq-mean-token-mean, seq-mean-token-sum or
+    seq-mean-token-sum-norm; ``adv_estimator`` grpo, dr_grpo, rloo, gae, reinforce, reinforce_plus_plus or remax; ``adv_norm``,
+    what the advantage is scaled by, group, batch or none; ``is_correction`` the rollout correction, or none.
+    ``log_ratio_clamp``, ``kl_input_clamp`` and ``kl_output_clamp`` are symmetric bounds in nat. ``native`` holds the
     trainer's own configuration, untranslated.
     """
 

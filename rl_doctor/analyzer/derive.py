@@ -1,7 +1,7 @@
 """Values that several metrics derive from the same batch, computed once per batch.
 
-Every function here works on the *selected* tokens: those that the policy is trained on. They are compressed, not
-multiplied, so whatever stands at a masked position, NaN included, cannot leak.
+Most work on the *selected* tokens: those that the policy is trained on. They are compressed, not multiplied, so whatever
+stands at a masked position, NaN included, cannot leak.
 """
 
 from __future__ import annotations
@@ -51,15 +51,40 @@ def selection(batch: Batch) -> Bools:
     mask = batch.get("response_mask")
     chosen = np.ones(batch.n_tokens, np.bool_) if mask is None else mask.astype(np.bool_)
     real = real_rows(batch)
-    return chosen if real.all() else chosen & np.repeat(real, np.diff(batch.splits))
+    return chosen if real.all() else chosen & spread(batch, real)
 
 
 @derived
 def selected_splits(batch: Batch) -> NDArray[np.int64]:
     """Int64 ``[n_sequences + 1]``: splits of the selected tokens."""
-    before = np.zeros(batch.n_tokens + 1, np.int64)
-    np.cumsum(selection(batch), out=before[1:])
-    return before[batch.splits]
+    return kept_splits(batch.splits, selection(batch))
+
+
+def kept_splits(splits: NDArray[np.int64], keep: Bools) -> NDArray[np.int64]:
+    """Int64 ``[segments + 1]``: splits of those items of segments ``splits`` that ``keep`` ``[n]`` holds for."""
+    before = np.zeros(len(keep) + 1, np.int64)
+    np.cumsum(keep, out=before[1:])
+    return before[splits]
+
+
+def spread(batch: Batch, rows: NDArray[Any]) -> NDArray[Any]:
+    """A value per sequence ``[n_sequences]`` at each of its stored tokens, ``[n_tokens]``."""
+    return np.repeat(rows, np.diff(batch.splits))
+
+
+@derived
+def positions(batch: Batch) -> NDArray[np.int64]:
+    """Int64 ``[n_tokens]``: position of each stored token in its row, from 0."""
+    return np.arange(batch.n_tokens, dtype=np.int64) - np.repeat(batch.splits[:-1], np.diff(batch.splits))
+
+
+def finite(batch: Batch, name: str) -> Bools:
+    """Bool ``[n_tokens]``: stored tokens at which the token column ``name`` is finite; computed once per batch."""
+    key = ("finite", name)
+    if key not in batch.scratch:
+        batch.scratch[key] = np.isfinite(batch.columns[name])
+    flags: Bools = batch.scratch[key]
+    return flags
 
 
 def selected(batch: Batch, name: str) -> Floats:

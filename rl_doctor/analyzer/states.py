@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SHIFT: Final = 1126
-_UNIT: Final = 1 << _SHIFT
+UNIT: Final = 1 << _SHIFT
+"""The number 1 as an exact total."""
 _LOW_BITS: Final = 26
 _MANTISSA: Final = 2.0**53
 _SHORT: Final = 64
-_SPLITTER: Final = float((1 << 27) + 1)
-_TINY: Final = 1e-140
 _INFINITE_TOP: Final = 0x7F80
 
 
@@ -125,14 +124,14 @@ class Sum:
             return math.nan
         if self.positive_inf or self.negative_inf:
             return math.inf if self.positive_inf else -math.inf
-        return exact_quotient(self.total, _UNIT)
+        return exact_quotient(self.total, UNIT)
 
     @property
     def mean(self) -> float:
         """The sum over the count, correctly rounded; NaN for no items."""
         if self.count == 0 or not self.finite:
             return math.nan if self.count == 0 else self.value
-        return exact_quotient(self.total, self.count * _UNIT)
+        return exact_quotient(self.total, self.count * UNIT)
 
     @property
     def finite(self) -> bool:
@@ -182,33 +181,6 @@ class Sums:
     def from_row(cls, row: Mapping[str, Any]) -> Self:
         """Read what ``to_row`` wrote."""
         return cls(tuple(Sum.from_row(part) for part in row["parts"]))
-
-
-def moments(values: NDArray[np.float64]) -> Sums:
-    """Exact ``Sums`` of x and of x squared: each square is split into three products that float64 holds exactly."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = values * values
-        scaled = values * _SPLITTER
-        high = scaled - (scaled - values)
-        low = values - high
-        exact = np.isfinite(high) & (np.abs(values) > _TINY)
-        parts = np.concatenate([high[exact] ** 2, 2.0 * high[exact] * low[exact], low[exact] ** 2, squares[~exact]])
-    return Sums((Sum.of(values), Sum.of(parts, values.size)))
-
-
-def variance(moments: Sums, ddof: int) -> float:
-    """The variance from a ``Sums`` of (x, x squared), evaluated in exact arithmetic; NaN for count <= ddof."""
-    first, second = moments[0], moments[1]
-    if not first.finite or not second.finite or first.count <= ddof:
-        return math.nan
-    n = first.count
-    numerator = second.total * n * _UNIT - first.total * first.total
-    return max(exact_quotient(numerator, n * (n - ddof) * _UNIT * _UNIT), 0.0)
-
-
-def std(moments: Sums, ddof: int) -> float:
-    """The standard deviation from a ``Sums`` of (x, x squared)."""
-    return math.sqrt(variance(moments, ddof))
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,16 +357,3 @@ def mean(state: Sum) -> float:
 def total(state: Sum) -> float:
     """The value of a ``Sum``."""
     return state.value
-
-
-def correlation(state: Sums) -> float:
-    """Pearson's correlation from the sums of x, y, x*x, y*y, x*y; NaN where either does not vary."""
-    x, y, xx, yy, xy = state.parts or (Sum(),) * 5
-    if not all(part.finite for part in state.parts) or x.count == 0:
-        return math.nan
-    n = x.count
-    covariance = xy.total * n * _UNIT - x.total * y.total
-    variances = (xx.total * n * _UNIT - x.total**2, yy.total * n * _UNIT - y.total**2)
-    if min(variances) <= 0:
-        return math.nan
-    return covariance / math.isqrt(variances[0] * variances[1])

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats, known, per_sequence_counts, per_sequence_sums, selected, selection
+from rl_doctor.analyzer.derive import (
+    Floats,
+    known,
+    per_sequence_counts,
+    per_sequence_sums,
+    segment_extremes,
+    selected,
+    selected_splits,
+)
 from rl_doctor.analyzer.dialects.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, entry
 from rl_doctor.analyzer.registry import PER_SEQUENCE_PREFIX, Reduction, sequence_value
 from rl_doctor.schema import REWARD_COMPONENT_PREFIX
@@ -56,13 +64,8 @@ def _sampling_tokens(batch: Batch) -> Floats:
 @sequence_value("trl_sampling_max", needs=("old_logprob", "rollout_logprob", "response_mask"))
 def _sampling_max(batch: Batch) -> Floats:
     difference, scored = _sampling_difference(batch)
-    values = np.zeros(batch.n_tokens)
-    values[selection(batch)] = np.where(scored, difference, 0.0)
-    highest = np.zeros(batch.n_sequences)
-    filled = np.flatnonzero(np.diff(batch.splits))
-    if filled.size:
-        highest[filled] = np.maximum.reduceat(values, batch.splits[filled])
-    return highest
+    _, highest = segment_extremes(np.where(scored, difference, 0.0), selected_splits(batch))
+    return np.where(np.isnan(highest), 0.0, highest)
 
 
 @sequence_value("trl_weight_sum", needs=("is_weight", "response_mask"))

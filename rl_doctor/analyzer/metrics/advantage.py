@@ -16,8 +16,9 @@ from rl_doctor.analyzer.derive import (
     selected_splits,
     token_sum,
 )
+from rl_doctor.analyzer.moments import std
 from rl_doctor.analyzer.registry import metric, reduction, sequence_value
-from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean, std
+from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
 
 PER_SEQUENCE: Final = "per_sequence.advantage"

@@ -11,8 +11,9 @@ from rl_doctor.analyzer import estimators
 from rl_doctor.analyzer.derive import Floats, derived, per_sequence_counts, selected, selected_splits, token_sum
 from rl_doctor.analyzer.grouping import groups
 from rl_doctor.analyzer.metrics.advantage import PER_SEQUENCE
+from rl_doctor.analyzer.moments import correlation, moments, std
 from rl_doctor.analyzer.registry import Reduction, metric, reduction
-from rl_doctor.analyzer.states import Extremes, Sum, Sums, correlation, mean, moments, std
+from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
 
 EPSILONS: Final = {"eps4": 1e-4, "eps6": 1e-6, "eps8": 1e-8, "eps9": 1e-9}

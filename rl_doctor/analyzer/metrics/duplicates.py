@@ -1,19 +1,122 @@
-"""Responses that are the same for different prompts."""
+"""Samples that repeat each other: within a group, and between groups."""
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import known
-from rl_doctor.analyzer.registry import metric, reduction
-from rl_doctor.analyzer.states import Sum
+from rl_doctor.analyzer.derive import Bools, Floats, known, positions, segment_sums, selection
+from rl_doctor.analyzer.registry import metric, reduction, sequence_value
+from rl_doctor.analyzer.states import Sum, Sums, mean
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.codes import codes
 
+IMPROBABLE: Final = math.log(1e-6)
+"""A response less probable than this does not come twice in a group by chance."""
 _HASH: Final = "per_sequence.response_hash"
+_LOGPROB: Final = "per_sequence.response_logprob"
+_SAMPLER: Final = ("rollout_logprob", "old_logprob", "logprob")
+"""Columns that say how probable the sampler found a token; the first that the run has is taken."""
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection of 64-bit words that scatters their bits."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+@sequence_value("response_hash", needs=("token_id",))
+def response_hash(batch: Batch) -> NDArray[np.int64]:
+    """A 63-bit hash of the token ids of each row, ``[n_sequences]``; -1 for a row without tokens."""
+    word = (batch.columns["token_id"].astype(np.int64) + 1).view(np.uint64) << np.uint64(32)
+    mixed = _mix(_mix(word + positions(batch).astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15))
+    lengths = np.diff(batch.splits)
+    hashes = np.full(batch.n_sequences, -1, np.int64)
+    filled = np.flatnonzero(lengths)
+    if filled.size:
+        sums = np.add.reduceat(mixed, batch.splits[filled])
+        hashes[filled] = (sums >> np.uint64(1)).view(np.int64)
+    return hashes
+
+
+@sequence_value("response_logprob", needs=("|".join(_SAMPLER),), optional=_SAMPLER)
+def response_logprob(batch: Batch) -> Floats:
+    """Sum of the sampler's logprob over the trained tokens; NaN for a row without any or with one unknown."""
+    column = next(batch.columns[name] for name in _SAMPLER if name in batch.columns)
+    chosen = selection(batch)
+    sums = segment_sums(np.where(chosen, column.astype(np.float64), 0.0), batch.splits)
+    return np.where(segment_sums(chosen, batch.splits) > 0, sums, np.nan)
+
+
+def _repeats(batch: Batch) -> tuple[Bools, NDArray[np.int64], NDArray[np.int64]]:
+    """Rows with a group and tokens; for each of those its group code, and how many rows of the group are identical to it.
+
+    Without uid and epoch, rows that all come equally often are passes over the same samples, unless they are the whole group.
+    """
+    group, hashes = batch.columns["group"], batch.columns[_HASH].astype(np.int64)
+    rows = known(group) & (hashes >= 0)
+    kept = codes(group[rows])
+    _, inverse, counts = np.unique(np.stack([kept, hashes[rows]]), axis=1, return_inverse=True, return_counts=True)
+    same = counts[inverse.reshape(-1)]
+    if batch.get("uid") is None and batch.get("epoch") is None and same.size:
+        passes = int(np.gcd.reduce(same))
+        if passes < int(np.bincount(kept).max()):
+            same = same // passes
+    return rows, kept, same
+
+
+@reduction(zero=Sums(), needs=("group", _HASH, _LOGPROB), level="rollout")
+def _duplicates(batch: Batch) -> Sums:
+    """Rows that repeat another of their group; expected number of such rows; those too improbable to be chance."""
+    rows, group, same = _repeats(batch)
+    logprob = batch.columns[_LOGPROB].astype(np.float64)[rows]
+    size = np.bincount(group)[group].astype(np.float64) if group.size else np.empty(0)
+    grouped = size > 1
+    repeated = grouped & (same > 1)
+    finite = np.isfinite(logprob)
+    chance: Floats = np.where(finite, -np.expm1((size - 1.0) * np.log1p(-np.exp(np.minimum(logprob, -1e-12)))), 1.0)
+    count = int(grouped.sum())
+    return Sums(
+        (
+            Sum.counted(int(repeated.sum()), count),
+            Sum.of(chance[grouped], count),
+            Sum.counted(int((repeated & finite & (logprob < IMPROBABLE)).sum()), count),
+        )
+    )
+
+
+_COLLISION: Final = "collision probability of independent samples: sum of squared probabilities"
+metric(
+    "data.duplicate_frac",
+    _duplicates,
+    mean,
+    part=0,
+    unit="1",
+    source=_COLLISION,
+    doc="Share of responses that are identical, token by token, to another of their group.",
+)
+metric(
+    "data.duplicate_expected_frac",
+    _duplicates,
+    mean,
+    part=1,
+    unit="1",
+    source=_COLLISION,
+    doc="Share expected of independent samples, from the responses' own probabilities.",
+)
+metric(
+    "data.improbable_duplicate_frac",
+    _duplicates,
+    mean,
+    part=2,
+    unit="1",
+    source=_COLLISION,
+    doc="Share of responses that are identical to another of their group although their probability is below 1e-6.",
+)
 
 
 def _pairs(labels: NDArray[np.int64]) -> int:
@@ -33,6 +136,6 @@ def _between(batch: Batch) -> Sum:
 
 
 metric(
-    "data.duplicate_between_frac", _between, lambda s: s.mean, unit="1", source="counting pairs of sequences",
+    "data.duplicate_between_frac", _between, mean, unit="1", source="counting pairs of sequences",
     doc="Share of pairs of responses to different prompts (groups) that are identical, token by token.",
 )  # fmt: skip

@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import FIRST_STEP, Floats, derived, selection
+from rl_doctor.analyzer.derive import FIRST_STEP, Floats, derived, kept_splits, selection
 from rl_doctor.analyzer.metrics.mismatch import Pair, pass_pair, rollout_pair, trainer_side
 from rl_doctor.analyzer.registry import metric, reduction
-from rl_doctor.analyzer.states import Sum, Sums
+from rl_doctor.analyzer.states import Sum, Sums, mean
 from rl_doctor.store.batch import Batch
 
 LAGS: Final = (-3, -2, -1, 1, 2, 3)
@@ -24,7 +24,7 @@ AGREES: Final = 0.8
 GAIN: Final = 0.3
 """By how much the other offset must correlate better."""
 
-_SOURCE = "a shift by one keeps the mean log-ratio near 0; only the correlation at another offset shows it"
+_SOURCE: Final = "a shift by one keeps the mean log-ratio near 0; only the correlation at another offset shows it"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,9 +64,7 @@ def _shifted(x: Floats, y: Floats, splits: NDArray[np.int64], lag: int) -> RowMo
     there = np.clip(there, 0, max(size - 1, 0))
     other = y[there]
     fine = inside & (row == row[there]) & np.isfinite(x) & np.isfinite(other)
-    before = np.zeros(size + 1, np.int64)
-    np.cumsum(fine, out=before[1:])
-    return _row_moments(Pair(x[fine], other[fine], before[splits]))
+    return _row_moments(Pair(x[fine], other[fine], kept_splits(splits, fine)))
 
 
 def scan(pair: Pair, x: Floats, y: Floats, splits: NDArray[np.int64]) -> tuple[Sums, Sums]:
@@ -114,11 +112,6 @@ def scan(pair: Pair, x: Floats, y: Floats, splits: NDArray[np.int64]) -> tuple[S
 
 def _by_offset(s: Sums) -> list[float]:
     return [s[2 + index].value for index in range(len(LAGS))] if s.parts else []
-
-
-def shifted_frac(s: Sums) -> float:
-    """Share of judged rows that are shifted."""
-    return s[0].mean if s.parts else math.nan
 
 
 def common_lag(s: Sums) -> float:
@@ -204,7 +197,8 @@ for _prefix, _of, _of_short, _who in (
     metric(
         f"{_prefix}shifted_frac",
         _of,
-        shifted_frac,
+        mean,
+        part=0,
         unit="1",
         source=_SOURCE,
         doc=f"Share of rows with at least 16 trained tokens in which {_who} agrees only at an offset of 1 to 3 positions.",
@@ -228,7 +222,8 @@ for _prefix, _of, _of_short, _who in (
     metric(
         f"{_prefix}lag_corr",
         _of,
-        lambda s: s[1].mean if s.parts else math.nan,
+        mean,
+        part=1,
         unit="1",
         source=_SOURCE,
         doc=f"Mean correlation of the shifted rows at their offset, {_who}.",

@@ -6,10 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Bools, known
+from rl_doctor.analyzer.derive import Bools, known, share
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
-from rl_doctor.schema import MISSING_INT
 from rl_doctor.store.batch import Batch
 
 _COUNT: Final = "counting over the sequences of the generation batch; padding rows are left out"
@@ -24,10 +23,6 @@ def _aborted(batch: Batch) -> Bools:
     if reason is not None:
         aborted |= np.equal(reason, "abort").astype(np.bool_)
     return aborted
-
-
-def _counted(flags: Bools) -> Sum:
-    return Sum.counted(int(np.count_nonzero(flags)), flags.size)
 
 
 @reduction(zero=Sum(), needs=("response_length",), level="rollout")
@@ -52,14 +47,14 @@ def _completed_lengths(batch: Batch) -> Sum:
 def _limit(batch: Batch) -> Sums:
     length = batch.columns["response_length"]
     reached = length >= (batch.info.config.max_response_length or 0)
-    return Sums((_counted(reached[known(length)]), _counted(reached[known(length) & ~_aborted(batch)])))
+    return Sums((share(reached[known(length)]), share(reached[known(length) & ~_aborted(batch)])))
 
 
 @reduction(zero=Sums(), needs=("finish_reason",), optional=("response_length",), level="rollout")
 def _truncated(batch: Batch) -> Sums:
     reason = batch.columns["finish_reason"]
     cut = np.equal(reason, "length").astype(np.bool_)
-    return Sums((_counted(cut[known(reason)]), _counted(cut[known(reason) & ~_aborted(batch)])))
+    return Sums((share(cut[known(reason)]), share(cut[known(reason) & ~_aborted(batch)])))
 
 
 @reduction(zero=Sum(), needs=("response_length|finish_reason",), level="rollout")
@@ -68,13 +63,13 @@ def _aborts(batch: Batch) -> Sum:
     for name in ("response_length", "finish_reason"):
         if (column := batch.get(name)) is not None:
             told |= known(column)
-    return _counted(_aborted(batch)[told])
+    return share(_aborted(batch)[told])
 
 
 @reduction(zero=Sum(), needs=("turns",), level="rollout")
 def _turns(batch: Batch) -> Sum:
     turns = batch.columns["turns"]
-    return Sum.of(turns[turns != MISSING_INT["int32"]].astype(np.float64))
+    return Sum.of(turns[known(turns)].astype(np.float64))
 
 
 metric("length.mean", _lengths, mean, unit="tokens", source=_COUNT, doc="Mean response length, tool and aborted ones included.")

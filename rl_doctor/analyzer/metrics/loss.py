@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer import estimators
-from rl_doctor.analyzer.derive import Floats, derived, per_sequence_counts, per_sequence_sums, selected
+from rl_doctor.analyzer.derive import Floats, derived, known, per_sequence_counts, per_sequence_sums, selected
 from rl_doctor.analyzer.metrics.policy import NEEDS, log_ratio
 from rl_doctor.analyzer.metrics.ref import kl_terms
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, mean
-from rl_doctor.schema import MISSING_INT
 from rl_doctor.store.batch import Batch
 
 _NEEDS: Final = (*NEEDS, "advantage", "config.clip_low", "config.clip_high")
@@ -57,7 +56,7 @@ def _normaliser(batch: Batch) -> Floats:
     width = batch.get("padded_width")
     if width is None:
         return found
-    return np.where(np.isnan(found) & (width != MISSING_INT["int32"]), width, found)
+    return np.where(np.isnan(found) & known(width), width, found)
 
 
 def _total(batch: Batch) -> Floats | None:

@@ -6,23 +6,25 @@ import math
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import (
     FIRST_STEP,
     Bools,
     Floats,
     derived,
+    finite,
     known,
     per_sequence_counts,
+    positions,
     real_rows,
     segment_extremes,
     segment_sums,
     selection,
+    spread,
 )
-from rl_doctor.analyzer.metrics.mismatch import spread, trainer_side
+from rl_doctor.analyzer.metrics.mismatch import PLACEHOLDER_BELOW, trainer_side
 from rl_doctor.analyzer.registry import Reduction, metric, reduction
-from rl_doctor.analyzer.states import Sum, Sums
+from rl_doctor.analyzer.states import Sum, Sums, mean
 from rl_doctor.schema import ROLES
 from rl_doctor.store.batch import Batch
 
@@ -30,12 +32,6 @@ _ASSISTANT: Final = ROLES.index("assistant")
 _SOURCE: Final = "the loss covers what the policy sampled, and nothing else"
 _RUN: Final = 3
 """Shorter runs of tokens without a logprob are single gaps, not an observation."""
-
-
-@derived
-def positions(batch: Batch) -> NDArray[np.int64]:
-    """Position of each stored token in its row, ``[n_tokens]``."""
-    return np.arange(batch.n_tokens) - np.repeat(batch.splits[:-1], np.diff(batch.splits))
 
 
 def _tally(flags: Bools, of: Bools) -> Sum:
@@ -86,7 +82,7 @@ def _trailing_pad(batch: Batch) -> Sums:
 
 
 def _declare(name: str, of: Reduction, index: int, doc: str, *, unit: str = "1") -> None:
-    metric(f"mask.{name}", of, lambda s: s[index].mean if s.parts else math.nan, unit=unit, source=_SOURCE, doc=doc)
+    metric(f"mask.{name}", of, mean, part=index, unit=unit, source=_SOURCE, doc=doc)
 
 
 _declare("beyond_length_frac", _beyond, 0, "Share of trained tokens at or beyond response_length.")
@@ -133,7 +129,7 @@ def _eos_missed(batch: Batch) -> Sum:
 metric(
     "mask.eos_missed_frac",
     _eos_missed,
-    lambda s: s.mean,
+    mean,
     unit="1",
     source=_SOURCE,
     doc="Of the rows that end by an EOS token right after a trained token, the share in which that EOS is not trained.",
@@ -168,7 +164,7 @@ _declare("observation_trained_frac", _roles, 2, "Share of the tokens written by 
 def sampled(batch: Batch) -> Bools:
     """Bool ``[n_tokens]``: tokens with a rollout logprob that is a number other than the filler 0."""
     rollout = batch.columns["rollout_logprob"]
-    has: Bools = np.isfinite(rollout) & (rollout != 0.0)
+    has: Bools = finite(batch, "rollout_logprob") & (rollout != 0.0)
     return has
 
 
@@ -183,7 +179,7 @@ def _sampled(batch: Batch) -> Sum:
 metric(
     "mask.sampled_agreement",
     _sampled,
-    lambda s: s.mean,
+    mean,
     unit="1",
     source=_SOURCE,
     doc="Share of tokens that are trained exactly if the engine gave a logprob for them, in rows that hold both kinds.",
@@ -200,9 +196,9 @@ def observation_runs(batch: Batch) -> Bools:
     if sampled(batch).all():
         return np.zeros(batch.n_tokens, np.bool_)
     trainer = trainer_side(batch)
-    nan = trained & ~np.isfinite(rollout)
+    nan = trained & ~finite(batch, "rollout_logprob")
     zero = np.zeros_like(nan) if trainer is None else trained & (rollout == 0.0)
-    hard = nan if trainer is None else nan | (zero & (trainer < -1.0))
+    hard = nan if trainer is None else nan | (zero & (trainer < PLACEHOLDER_BELOW))
     hole = nan if trainer is None else nan | (zero & (trainer < -0.05))
     if (role := batch.get("role")) is not None:
         hole &= role != _ASSISTANT
@@ -234,9 +230,9 @@ def _unsampled(batch: Batch) -> Sums:
         nothing = Sum(count=int(np.count_nonzero(trained)))
         return Sums((nothing, nothing))
     trainer, rollout = trainer_side(batch), batch.columns["rollout_logprob"]
-    hard = ~np.isfinite(rollout)
+    hard = ~finite(batch, "rollout_logprob")
     if trainer is not None:
-        hard = hard | ((rollout == 0.0) & (trainer < -1.0))
+        hard = hard | ((rollout == 0.0) & (trainer < PLACEHOLDER_BELOW))
     return Sums((_tally(runs, trained), _tally(runs & hard, trained)))
 
 
@@ -301,7 +297,7 @@ def _inside_range(batch: Batch, values: Floats, trained: Bools) -> tuple[Floats,
 
 
 def _share(s: Sums) -> float:
-    return s[0].value / s[1].value if s.parts and s[1].value > 0 else float("nan")
+    return s[0].value / s[1].value if s[1].value > 0 else math.nan
 
 
 metric(

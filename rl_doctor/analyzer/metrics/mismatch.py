@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +26,22 @@ from rl_doctor.analyzer.derive import (
     Bools,
     Floats,
     derived,
+    finite,
+    first_rows,
+    kept_splits,
     known,
     per_sequence_counts,
+    positions,
     segment_sums,
     selected,
     selected_splits,
     selection,
+    spread,
 )
 from rl_doctor.analyzer.estimators import k3
+from rl_doctor.analyzer.moments import correlation, slope
 from rl_doctor.analyzer.registry import metric, reduction
-from rl_doctor.analyzer.states import Extremes, Sum, Sums
+from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
 
 PLACEHOLDER_BELOW: Final = -1.0
@@ -45,7 +51,7 @@ NOISE: Final = 0.02
 IMPOSSIBLE: Final = 1e-3
 """A logprob at or above this is no rounding of one; such tokens are counted by the metrics on impossible values and left out."""
 LARGEST: Final = 10.0
-_P1 = "honest sampling gives E[exp(difference)] = 1: importance sampling identity"
+_P1: Final = "honest sampling gives E[exp(difference)] = 1: importance sampling identity"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +74,7 @@ def _pair(batch: Batch, x: Floats, y: Floats, keep: Bools | None = None) -> Pair
         fine &= keep
     if fine.all():
         return Pair(x, y, selected_splits(batch))
-    return Pair(x[fine], y[fine], kept_splits(batch, fine))
+    return Pair(x[fine], y[fine], kept_splits(selected_splits(batch), fine))
 
 
 def possible(values: Floats) -> Bools:
@@ -77,31 +83,16 @@ def possible(values: Floats) -> Bools:
     return fine
 
 
-def kept_splits(batch: Batch, keep: Bools) -> NDArray[np.int64]:
-    """Splits by sequence of those selected tokens that ``keep`` ``[n_selected]`` holds for."""
-    before = np.zeros(len(keep) + 1, np.int64)
-    np.cumsum(keep, out=before[1:])
-    return before[selected_splits(batch)]
-
-
-def spread(batch: Batch, rows: NDArray[Any]) -> NDArray[Any]:
-    """Repeat a value per sequence over its tokens."""
-    return np.repeat(rows, np.diff(batch.splits))
-
-
 @derived
 def first_pass(batch: Batch) -> Bools | None:
     """Bool ``[n_sequences]``: rows of the first mini-batch of the first epoch; None where the run does not tell."""
     config = batch.info.config
-    minibatch, epoch = batch.get("minibatch"), batch.get("epoch")
+    minibatch = batch.get("minibatch")
     if minibatch is None:
         return np.ones(batch.n_sequences, np.bool_) if config.minibatches == 1 and config.epochs == 1 else None
-    first: Bools = minibatch == 0
-    if epoch is None:
-        return first if config.epochs in {None, 1} else None
-    started = batch.get(FIRST_STEP)
-    first = first & (epoch == 0)
-    return first if started is None else first & (started == batch.step)
+    if batch.get("epoch") is not None:
+        return first_rows(batch)
+    return np.asarray(minibatch == 0, np.bool_) if config.epochs in {None, 1} else None
 
 
 @derived
@@ -110,7 +101,7 @@ def bypassed(batch: Batch) -> Bools:
     old, rollout = batch.get("old_logprob"), batch.get("rollout_logprob")
     if old is None or rollout is None:
         return np.zeros(batch.n_sequences, np.bool_)
-    both = selection(batch) & np.isfinite(old) & np.isfinite(rollout)
+    both = selection(batch) & finite(batch, "old_logprob") & finite(batch, "rollout_logprob")
     differs = segment_sums(both & (old != rollout), batch.splits)
     repeats: Bools = (differs == 0) & (segment_sums(both, batch.splits) > 0)
     return repeats
@@ -137,9 +128,8 @@ def candidates(batch: Batch) -> Bools:
     length = batch.get("response_length")
     if length is None:
         return chosen
-    place = np.arange(batch.n_tokens) - spread(batch, batch.splits[:-1])
     beyond = known(length) & (length < np.diff(batch.splits))
-    return chosen & ~(spread(batch, beyond) & (place >= spread(batch, length))) if beyond.any() else chosen
+    return chosen & ~(spread(batch, beyond) & (positions(batch) >= spread(batch, length))) if beyond.any() else chosen
 
 
 @derived
@@ -217,39 +207,15 @@ def pair_moments(pair: Pair | None) -> Sums:
         return Sums(tuple(Sum.of(pair.sums(value), d.size) for value in values))
 
 
-def _moment(index: int) -> Callable[[Sums], float]:
-    return lambda s: s[index].mean if s.parts else math.nan
-
-
-def correlation(s: Sums) -> float:
-    """Pearson correlation from pair_moments; NaN where a side is constant."""
-    both, left, right = _centred(s)
-    return both / math.sqrt(left * right) if left > 0 and right > 0 else math.nan
-
-
-def slope(s: Sums) -> float:
-    """Least-squares slope of y on x from pair_moments."""
-    both, left, _ = _centred(s)
-    return both / left if left > 0 else math.nan
-
-
-def _centred(s: Sums) -> tuple[float, float, float]:
-    """Covariance and the two variances, from means that are correctly rounded."""
-    if s.count < 2 or not all(part.finite for part in s.parts[:5]):
-        return math.nan, math.nan, math.nan
-    x, y, xx, yy, xy = (part.mean for part in s.parts[:5])
-    return xy - x * y, xx - x * x, yy - y * y
-
-
 def _exp_std(s: Sums) -> float:
     if s.count < 2:
         return math.nan
-    mean, square = s[6].mean, s[7].mean
-    return math.sqrt(max(square - mean * mean, 0.0)) if math.isfinite(square) else math.inf
+    first, second = s[6].mean, s[7].mean
+    return math.sqrt(max(second - first * first, 0.0)) if math.isfinite(second) else math.inf
 
 
-_NEEDS = ("rollout_logprob", "old_logprob|logprob")
-_ROLLOUT = ("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP, "response_length")
+_NEEDS: Final = ("rollout_logprob", "old_logprob|logprob")
+_ROLLOUT: Final = ("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP, "response_length")
 
 
 @reduction(zero=Sums(), needs=_NEEDS, optional=_ROLLOUT)
@@ -262,34 +228,26 @@ def _first_moments(batch: Batch) -> Sums:
     return pair_moments(first_pair(batch))
 
 
-_PAIR_METRICS: Final = (
-    ("abs", "nat", _moment(5), "Mean |d|."),
-    ("k3", "nat", _moment(8), "Mean exp(d) - 1 - d, an unbiased estimate of the KL divergence."),
-    ("corr", "1", correlation, "Pearson correlation of the two logprobs."),
-    ("slope", "1", slope, "Least-squares slope of the second logprob on the first; away from 1 for another temperature."),
-    ("exp_mean", "1", _moment(6), "Mean exp(d): 1 if the first logprob is that of the distribution really sampled."),
-    ("exp_mean_clamped", "1", _moment(9), "Mean of min(exp(d), 10), which single tokens cannot dominate."),
-    ("exp_std", "1", _exp_std, "Standard deviation of exp(d) over tokens, for the error of its mean."),
-    ("prob_abs", "1", _moment(10), "Mean absolute difference of the two probabilities."),
+_PAIR_METRICS: Final[tuple[tuple[str, str, int | None, Callable[..., float], str], ...]] = (
+    ("abs", "nat", 5, mean, "Mean |d|."),
+    ("k3", "nat", 8, mean, "Mean exp(d) - 1 - d, an unbiased estimate of the KL divergence."),
+    ("corr", "1", None, correlation, "Pearson correlation of the two logprobs."),
+    ("slope", "1", None, slope, "Least-squares slope of the second logprob on the first; away from 1 for another temperature."),
+    ("exp_mean", "1", 6, mean, "Mean exp(d): 1 if the first logprob is that of the distribution really sampled."),
+    ("exp_mean_clamped", "1", 9, mean, "Mean of min(exp(d), 10), which single tokens cannot dominate."),
+    ("exp_std", "1", None, _exp_std, "Standard deviation of exp(d) over tokens, for the error of its mean."),
+    ("prob_abs", "1", 10, mean, "Mean absolute difference of the two probabilities."),
 )
 
-for _suffix, _unit, _final, _doc in _PAIR_METRICS:
+for _suffix, _unit, _part, _final, _doc in _PAIR_METRICS:
     metric(
-        f"mismatch.{_suffix}",
-        _rollout_moments,
-        _final,
-        unit=_unit,
-        source=_P1,
+        f"mismatch.{_suffix}", _rollout_moments, _final, part=_part, unit=_unit, source=_P1,
         doc=f"{_doc} d = trainer's logprob - rollout_logprob, trained tokens.",
-    )
+    )  # fmt: skip
     metric(
-        f"mismatch.first_{_suffix}",
-        _first_moments,
-        _final,
-        unit=_unit,
-        source=_P1,
+        f"mismatch.first_{_suffix}", _first_moments, _final, part=_part, unit=_unit, source=_P1,
         doc=f"{_doc} d = logprob - old_logprob, trained tokens of the first mini-batch after sampling.",
-    )
+    )  # fmt: skip
 
 
 @reduction(zero=Sum(), needs=_NEEDS, optional=_ROLLOUT)
@@ -311,7 +269,7 @@ def _range(batch: Batch) -> Extremes:
 metric(
     "mismatch.one_sided_frac",
     _sides,
-    lambda s: s.mean,
+    mean,
     unit="1",
     source="renormalised sampling gives d <= 0 at every token",
     doc="Of the trained tokens whose |d| is above .02 nat, the share with d < 0.",
@@ -344,7 +302,8 @@ def _missing(batch: Batch) -> Sums:
 metric(
     "mismatch.zero_fill_frac",
     _missing,
-    _moment(0),
+    mean,
+    part=0,
     unit="1",
     source="engines pad missing logprobs with 0, which is probability 1",
     doc="Share of trained tokens with rollout_logprob exactly 0 where the trainer's is below -1.",
@@ -352,7 +311,8 @@ metric(
 metric(
     "mismatch.zero_frac",
     _missing,
-    _moment(1),
+    mean,
+    part=1,
     unit="1",
     source="arithmetic",
     doc="Share of trained tokens with rollout_logprob exactly 0.",
@@ -360,7 +320,8 @@ metric(
 metric(
     "mismatch.nan_frac",
     _missing,
-    _moment(2),
+    mean,
+    part=2,
     unit="1",
     source="arithmetic",
     doc="Share of trained tokens whose rollout_logprob is NaN or infinite.",
@@ -369,14 +330,14 @@ metric(
 
 @reduction(zero=Sum(), needs=("is_weight",))
 def _weights(batch: Batch) -> Sum:
-    weight = batch.columns["is_weight"][selection(batch)]
-    return Sum.of(weight[np.isfinite(weight)].astype(np.float64))
+    weight = batch.columns["is_weight"][selection(batch) & finite(batch, "is_weight")]
+    return Sum.of(weight.astype(np.float64))
 
 
 metric(
     "mismatch.is_weight_mean",
     _weights,
-    lambda s: s.mean,
+    mean,
     unit="1",
     source="truncated importance sampling corrects the loss for the sampler's distribution",
     doc="Mean importance weight of the rollout correction, as applied in the loss.",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import FIRST_STEP, per_sequence_counts, segment_sums, selected, selected_splits
-from rl_doctor.analyzer.metrics.mismatch import bypassed, first_pass, kept_splits, pass_pair, possible
+from rl_doctor.analyzer.derive import FIRST_STEP, kept_splits, per_sequence_counts, segment_sums, selected, selected_splits
+from rl_doctor.analyzer.metrics.mismatch import bypassed, first_pass, pass_pair, possible
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
@@ -23,14 +22,14 @@ def _distances(batch: Batch, pairs: tuple[tuple[str, str], ...], *, first: bool)
         keep &= np.repeat(rows, per_sequence_counts(batch))
     splits = selected_splits(batch)
     if not keep.all():
-        splits, values = kept_splits(batch, keep), {name: column[keep] for name, column in values.items()}
+        splits, values = kept_splits(splits, keep), {name: column[keep] for name, column in values.items()}
     return Sums(tuple(Sum.of(segment_sums(np.abs(values[a] - values[b]), splits), int(splits[-1])) for a, b in pairs))
 
 
-_PASS = ("minibatch", "epoch", FIRST_STEP)
+_PASSES: Final = ("minibatch", "epoch", FIRST_STEP)
 
 
-@reduction(zero=Sums(), needs=("rollout_logprob", "old_logprob", "logprob"), optional=_PASS)
+@reduction(zero=Sums(), needs=("rollout_logprob", "old_logprob", "logprob"), optional=_PASSES)
 def _nearest(batch: Batch) -> Sums:
     pairs = (("rollout_logprob", "old_logprob"), ("rollout_logprob", "logprob"), ("old_logprob", "logprob"))
     return _distances(batch, pairs, first=True)
@@ -41,13 +40,9 @@ def _reference(batch: Batch) -> Sums:
     return _distances(batch, (("rollout_logprob", "ref_logprob"), ("old_logprob", "ref_logprob")), first=False)
 
 
-@reduction(zero=Sums(), needs=("old_logprob", "logprob", "ref_logprob"), optional=_PASS)
+@reduction(zero=Sums(), needs=("old_logprob", "logprob", "ref_logprob"), optional=_PASSES)
 def _old_reference(batch: Batch) -> Sums:
     return _distances(batch, (("old_logprob", "ref_logprob"), ("logprob", "ref_logprob")), first=True)
-
-
-def _mean(index: int) -> Callable[[Sums], float]:
-    return lambda s: s[index].mean if s.parts else math.nan
 
 
 for _name, _of, _index, _doc in (
@@ -62,14 +57,15 @@ for _name, _of, _index, _doc in (
     metric(
         f"mismatch.{_name}",
         _of,
-        _mean(_index),
+        mean,
+        part=_index,
         unit="nat",
         source="the nearest of several policies is the one that sampled",
         doc=_doc,
     )
 
 
-@reduction(zero=Extremes(), needs=("logprob", "old_logprob"), optional=("rollout_logprob", *_PASS))
+@reduction(zero=Extremes(), needs=("logprob", "old_logprob"), optional=("rollout_logprob", *_PASSES))
 def _calmest(batch: Batch) -> Extremes:
     """Mean |logprob - old_logprob| per row of at least 8 tokens whose old_logprob is not the engine's."""
     if first_pass(batch) is not None:

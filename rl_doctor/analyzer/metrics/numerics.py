@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import selection
+from rl_doctor.analyzer.derive import finite, selected_splits, selection
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, total
 from rl_doctor.schema import TOKEN_COLUMNS
@@ -18,11 +18,10 @@ _SOURCE: Final = "IEEE 754"
 def _declare_nonfinite(column: str) -> None:
     @reduction(zero=Sums(), needs=(column,))
     def counts(batch: Batch) -> Sums:
-        finite = np.isfinite(batch.columns[column])
-        everywhere = finite.size - int(np.count_nonzero(finite))
-        total = int(np.count_nonzero(selection(batch)))
-        trained = int(np.count_nonzero(~finite & selection(batch))) if everywhere else 0
-        return Sums((Sum.counted(trained, total), Sum.counted(everywhere, finite.size)))
+        fine = finite(batch, column)
+        everywhere = batch.n_tokens - int(np.count_nonzero(fine))
+        trained = int(np.count_nonzero(~fine & selection(batch))) if everywhere else 0
+        return Sums((Sum.counted(trained, int(selected_splits(batch)[-1])), Sum.counted(everywhere, batch.n_tokens)))
 
     metric(
         f"numerics.nonfinite.{column}", counts, total, part=0, unit="tokens", source=_SOURCE,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rl_doctor.analyzer.registry import metrics
 from rl_doctor.schema import MISSING_INT, RunConfig, RunInfo, column
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
@@ -47,6 +48,13 @@ def batch(rows: Sequence[Row], info: RunInfo | None = None, columns: Collection[
         for name in names
     }
     return Batch(rows[0]["step"], arrays, splits, RunInfo() if info is None else info)
+
+
+def value_of(name: str, made: Batch) -> float:
+    """The value of a metric on one batch."""
+    item = metrics()[name]
+    state = item.reduction.partial(made)
+    return float(item.final(state if item.part is None else state[item.part]))
 
 
 def log(values: Mapping[str, Mapping[int, float]]) -> MetricLog:

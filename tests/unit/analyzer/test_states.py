@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_doctor.analyzer import states
-from rl_doctor.analyzer.states import Counts, Extremes, Histogram, Keyed, Sum, Sums, correlation, moments, std, variance
+from rl_doctor.analyzer.states import Counts, Extremes, Histogram, Keyed, Sum, Sums
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 moderate = st.floats(min_value=-1e100, max_value=1e100)
@@ -126,44 +126,9 @@ def test_counted_says_nan_where_an_item_cannot_be_told() -> None:
     assert states.total(Sum.counted(3, 7)) == 3.0
 
 
-@given(st.lists(moderate, min_size=2, max_size=20), st.sampled_from([0, 1]))
-def test_the_variance_is_exact(values: list[float], ddof: int) -> None:
-    numbers = list(map(Fraction, values))
-    centre = sum(numbers) / len(numbers)
-    expected = float(sum((number - centre) ** 2 for number in numbers) / (len(numbers) - ddof))
-    assert variance(moments(array(values)), ddof) == pytest.approx(expected, rel=1e-15, abs=1e-250)
-
-
-def test_equal_values_have_no_variance() -> None:
-    assert std(moments(array([0.1] * 7)), 1) == 0.0
-    assert math.isnan(std(moments(array([0.1])), 1))
-    assert math.isnan(std(moments(array([0.1, math.inf])), 1))
-    assert math.isnan(std(moments(array([0.1, math.nan])), 1))
-
-
 def test_sums_without_parts_read_as_nothing() -> None:
     assert Sums()[3] == Sum()
     assert Sums().count == 0
-
-
-@given(st.lists(st.tuples(moderate, moderate), min_size=2, max_size=12))
-def test_the_correlation_is_that_of_exact_arithmetic(pairs: list[tuple[float, float]]) -> None:
-    x, y = (list(map(Fraction, side)) for side in zip(*pairs, strict=True))
-    products = (x, y, [a * a for a in x], [b * b for b in y], [a * b for a, b in zip(x, y, strict=True)])
-    state = Sums(tuple(Sum(int(sum(terms) * 2**1126), len(terms)) for terms in products))
-    n = len(x)
-    spread = [n * sum(a * a for a in side) - sum(side) ** 2 for side in (x, y)]
-    if min(spread) < Fraction(1, 10**200):
-        return
-    covariance = n * sum(products[4]) - sum(x) * sum(y)
-    scale = math.isqrt(int(spread[0] * spread[1] * 10**400))
-    assert correlation(state) == pytest.approx(float(Fraction(int(covariance * 10**200), scale)), abs=1e-9)
-
-
-def test_the_correlation_says_nothing_without_variation() -> None:
-    assert math.isnan(correlation(Sums()))
-    assert math.isnan(correlation(Sums(tuple(Sum.of(array([value, value])) for value in (1.0, 2.0, 1.0, 4.0, 2.0)))))
-    assert math.isnan(correlation(Sums(tuple(Sum.of(array([math.nan])) for _ in range(5)))))
 
 
 @given(st.lists(anything, max_size=20))
