@@ -1,7 +1,8 @@
-"""KL divergence to the sampling policy and to the reference: spikes, runaway growth, absence, direction, start."""
+"""KL divergence to the sampling policy and to the reference: spikes and runaway growth."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -27,7 +28,7 @@ from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
 _OPTIONAL = (*KL_REFERENCE, *KL_OLD)
-_FACTOR: Final = 5.0
+_FACTOR: Final = 3.5
 _SIGMAS: Final = 6.0
 _NEGLIGIBLE: Final = 1e-3
 """Nat per token; numeric noise of logprobs produces as much."""
@@ -36,7 +37,7 @@ _SHORTEST_STAY: Final = 3
 """Points that an excursion must have lasted to be a level that stays."""
 
 
-def _magnitude(series: Series | None) -> Series | None:
+def magnitude(series: Series | None) -> Series | None:
     """A KL series without sign: k1 is a difference that may be negative by chance."""
     if series is None:
         return None
@@ -46,7 +47,7 @@ def _magnitude(series: Series | None) -> Series | None:
 def _measured(view: View) -> list[tuple[str, Series]]:
     """(words for it, series) of the KL to the reference and of the KL to the sampling policy, where measured."""
     found = (("reference", first_of(view, *KL_REFERENCE)), ("sampling policy", first_of(view, *KL_OLD)))
-    return [(words, _moved(part)) for words, series in found if (part := _magnitude(series)) is not None]
+    return [(words, _moved(part)) for words, series in found if (part := magnitude(series)) is not None]
 
 
 def _moved(series: Series) -> Series:
@@ -125,8 +126,7 @@ def _spike(view: View, words: str, series: Series, found: list[trend.Excursion],
     if worst.level <= limits["negligible"]:
         usual = f"where its median is {np.median(series.values):.2g}"
     return Hit(
-        f"KL to the {words} reached {worst.value:.3g}, {usual}, at "
-        f"{span(series, worst.first, worst.last)} {state}{more}",
+        f"KL to the {words} reached {worst.value:.3g}, {usual}, at {span(series, worst.first, worst.last)} {state}{more}",
         severity,
         tuple(
             evidence(series, item.first, item.last, value=item.value, baseline=item.level, limit=limits["factor"] * item.level)
@@ -153,10 +153,10 @@ def _spike_company(view: View, series: Series, worst: trend.Excursion) -> tuple[
 @rule(
     "RLD204", "kl-runaway",
     severity="error",
-    optional=(*_OPTIONAL, "reward.mean", "reward.max", "reward.min", "val.mean_at_n", "policy.entropy"),
+    optional=(*_OPTIONAL, *PROGRESS),
     limits={
         "growth": 8.0, "severe": 20.0, "z": 6.0, "negligible": _NEGLIGIBLE, "speed": 4.0, "large": 0.2, "destroyed": 10.0,
-        "jump": 3.0, "material": 0.02,
+        "jump": 3.0, "material": 0.1,
     },
     cause="The policy drifts away without bound: the learning rate is too high, or the KL term does not hold it (coefficient too "
     "small, wrong sign, or no gradient through it).",
@@ -178,9 +178,10 @@ def kl_runaway(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     `growth` times the middle by `z` standard errors, and growth speeds up: the logarithm grew faster in the second half than
     in the first or, where the KL starts near 0 and ends at `large` nat per token or more, the KL itself grew `speed` times
     faster. It fires as well if the end is `destroyed` nat and `growth` times the early window, however it got there, and at
-    a sudden lasting jump by `jump` times and `material` nat. The last points must still be there. An error if it is `severe`
-    times or the reward falls, and from `destroyed` nat on; else a warning, as while the reward rises. Levels below
-    `negligible` nat per token are left alone, and a jump that kl-spike reports as not recovered is left to it.
+    a sudden lasting jump by `growth` times, or by `jump` times and `material` nat. The last points must still be there. An
+    error if it is `severe` times or the reward falls, and from `destroyed` nat on; else a warning, as while the reward rises,
+    and info while it rises and the KL ends below `large`. Levels below `negligible` nat per token are left alone, and a jump
+    that kl-spike reports as not recovered is left to it.
     """
     measured = _measured(view)
     if not measured:
@@ -197,17 +198,20 @@ def kl_runaway(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
 
 def _runaway(view: View, words: str, series: Series, limits: Limits) -> Hit | None:
-    found = _grown(series.values, limits) or _jumped(series, limits)
-    if found is None:
+    found = _jumped(series, limits) or _grown(series.values, limits)
+    if found is None or (found[0] == "jump" and _told_as_spike(series, found[1])):
         return None
     how, begin, before, level = found
     if level < limits["negligible"] or float(np.median(series.values[-3:])) < level / limits["growth"]:
         return None
     reward = progress(view, int(series.steps[begin]))
-    severe = reward.course == "falling" or (level / before >= limits["severe"] and not reward.good)
+    severity: Severity = "info" if reward.good and level < limits["large"] else "warning"
+    if reward.course == "falling" or (level / before >= limits["severe"] and not reward.good) or level >= limits["destroyed"]:
+        severity = "error"
     start = int(series.steps[begin])
     multiple, levels = times(level / before), f"from {before:.3g} to {level:.3g} nat per token"
     ruled_out: tuple[str, ...] = ("a spike: the last points are still there",)
+    limit = limits["jump" if how == "jump" else "growth"] * before
     if how == "jump":
         told = f"rose at once {multiple}, {levels}, at step {start} and stays there"
     elif how == "faster":
@@ -217,8 +221,8 @@ def _runaway(view: View, words: str, series: Series, limits: Limits) -> Hit | No
         told = f"grew {levels}, since step {start}"
     return Hit(
         f"KL to the {words} {told}; {reward.words()}",
-        "error" if severe or level >= limits["destroyed"] else "warning",
-        (evidence(series, begin, -1, value=level, baseline=before, limit=limits["jump" if how == "jump" else "growth"] * before),),
+        severity,
+        (evidence(series, begin, -1, value=level, baseline=before, limit=limit),),
         cause="The policy moved far at one step and stayed there: an outlier update, weights that were reloaded wrongly, or a "
         "reference that was replaced."
         if how == "jump"
@@ -249,178 +253,26 @@ def _grown(values: trend.Floats, limits: Limits) -> tuple[str, int, float, float
 def _jumped(series: Series, limits: Limits) -> tuple[str, int, float, float] | None:
     """As ``_grown``, for a sudden and lasting jump, on the scale of the logarithm or of the KL itself."""
     logs = np.log(np.maximum(series.values, limits["negligible"] / limits["growth"]))
-    for shift, before, after in (
-        *((found, float(np.exp(found.before)), float(np.exp(found.after))) for found in (trend.jump(logs),) if found),
-        *((found, found.before, found.after) for found in (trend.jump(series.values),) if found),
-    ):
-        level = float(np.median(series.values[trend.late(series.values, 0.1).first :]))
-        if shift.recovered or min(after, level) < limits["jump"] * before or after - before < limits["material"] or before <= 0.0:
+    level = trend.late(series.values, 0.1).center
+    for values, unscaled in ((logs, math.exp), (series.values, float)):
+        shift = trend.jump(values)
+        if shift is None or shift.recovered:
             continue
-        ongoing = [item for item in _excursions(series) if not item.recovered and item.n >= _SHORTEST_STAY]
-        if any(abs(item.first - shift.index) <= _SHORTEST_STAY for item in ongoing):
-            return None
+        before, after = unscaled(shift.before), unscaled(shift.after)
+        grown = min(after, level)
+        if before <= 0.0 or grown < limits["jump"] * before:
+            continue
+        if grown < limits["growth"] * before and after - before < limits["material"]:
+            continue
         return "jump", shift.index, before, after
     return None
 
 
+def _told_as_spike(series: Series, index: int) -> bool:
+    """Whether kl-spike reports the jump at ``index`` as a spike that has not recovered."""
+    ongoing = (item for item in _excursions(series) if not item.recovered and item.n >= _SHORTEST_STAY)
+    return any(abs(item.first - index) <= _SHORTEST_STAY for item in ongoing)
+
+
 def _unknown_reward(reward: Progress) -> tuple[str, ...]:
     return ("whether the reward falls at the same time: reward",) if reward.series is None else ()
-
-
-@rule(
-    "RLD205", "kl-flatline",
-    severity="error",
-    optional=(*KL_REFERENCE, "optim.learning_rate", "optim.grad_norm", "policy.kl_old_k3"),
-    limits={"steps": 10, "zero": 1e-9, "fall": 1e-4, "share": 0.03, "tiny_rate": 1e-8},
-    cause="The reference logprobs are those of the policy itself (same object, same adapter, or detached copies), so "
-    "the KL term does "
-    "nothing.",
-    advice=(
-        "Compute the reference logprobs of one batch with frozen initial weights and compare with the recorded ref_logprob.",
-        "With adapters, check that the reference pass disables the policy's adapter.",
-        "If the KL became 0 in mid-run, look for a reference that is synchronised with the policy, or a coefficient schedule.",
-    ),
-    avoids=(
-        "kl_coef = 0 or no reference.",
-        "The first steps, and learning rates so small that nothing moves.",
-        "A reference that is reset at times: the KL grows again.",
-    ),
-    source="Failure reproduced by setting the reference to the policy; no peer tool reports it",
-)  # fmt: skip
-def kl_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
-    """The KL to the reference is zero although the policy is trained and a KL term is on.
-
-    A policy that takes steps leaves its reference; a KL that stays exactly 0, or falls to 0 in mid-run, is not a
-    well-behaved policy but a reference that follows it. The KL term then holds nothing.
-
-    It fires if the largest value of the run is at most `zero` nat per token over at least `steps` steps, kl_coef is positive
-    and neither the learning rate (below `tiny_rate`) nor the gradient norm says that nothing moves; or if the run ends with
-    at least `share` of its steps below `fall` times its earlier median.
-    """
-    series = _magnitude(first_of(view, *KL_REFERENCE))
-    if series is None:
-        yield lacking(view, KL_REFERENCE[0])
-        return
-    coefficient = view.config.kl_coef
-    if coefficient == 0:
-        yield Skip("config", "kl_coef is 0: a KL of 0 is harmless")
-        return
-    if skip := too_short(series, int(limits["steps"])):
-        yield skip
-        return
-    if series.values.max() <= limits["zero"]:
-        yield _flat_all_run(view, series, limits)
-        return
-    end = _zero_tail(series.values, limits)
-    if end is not None:
-        usual = float(np.median(series.values[:end]))
-        yield Hit(
-            f"KL to the reference fell from {usual:.3g} to {np.median(series.values[end:]):.2g} at step "
-            f"{series.steps[end]} and stays there",
-            "error",
-            (evidence(series, end, -1, baseline=usual, limit=limits["fall"] * usual),),
-            cause="From that step on the reference logprobs are those of the policy: the reference was replaced or "
-            "synchronised, or the "
-            "KL is no longer computed.",
-            ruled_out=("a reference that is reset at times: the KL does not grow again",),
-            unchecked=() if coefficient else ("a schedule that turns the KL term off: config.kl_coef",),
-        )
-
-
-def _flat_all_run(view: View, series: Series, limits: Limits) -> Hit | Skip:
-    if view.config.kl_coef is None:
-        return Skip("config", "the KL is 0 at every step, which is by design without a KL term", ("config.kl_coef",))
-    ruled_out, unchecked = [], []
-    for name, words, column in (
-        ("optim.learning_rate", "a learning rate of 0", "learning_rate"),
-        ("optim.grad_norm", "a gradient of 0", "grad_norm"),
-    ):
-        found = view.get(name)
-        least = limits["tiny_rate"] if name == "optim.learning_rate" else 0.0
-        if found is None:
-            unchecked.append(f"{words}: {column}")
-        elif float(np.median(found.values)) <= least and not (name == "optim.learning_rate" and _moves(view)):
-            return Skip(
-                "data", f"{name} has the median {np.median(found.values):.2g}: the policy does not move, so a KL of 0 is expected"
-            )
-        else:
-            ruled_out.append(f"{words}: {name} has the median {np.median(found.values):.2g}")
-    return Hit(
-        f"KL to the reference is {series.values.max():.2g} or less at all {len(series)} steps although kl_coef is "
-        f"{view.config.kl_coef:g}",
-        "error",
-        (evidence(series, 0, -1, value=float(series.values.max()), limit=limits["zero"]),),
-        ruled_out=tuple(ruled_out),
-        unchecked=tuple(unchecked),
-    )
-
-
-def _moves(view: View) -> bool:
-    """Whether the policy demonstrably moves within a batch, so that a learning rate logged as 0 is rounding."""
-    moved = view.get("policy.kl_old_k3")
-    return moved is not None and float(moved.values.max()) > 0.0
-
-
-def _zero_tail(values: trend.Floats, limits: Limits) -> int | None:
-    """First point of a final stretch near zero, after a run that was not."""
-    n = values.size
-    for end in (
-        trend.run_lengths(values <= limits["zero"]),
-        trend.run_lengths(values <= limits["fall"] * np.median(values[: max(n // 2, 1)])),
-    ):
-        if end and end[-1][1] == n - 1:
-            first = end[-1][0]
-            enough = n - first >= max(5, round(limits["share"] * n))
-            if enough and first >= 5 and float(np.median(values[:first])) > max(limits["zero"], 0.0):
-                return first
-    return None
-
-
-@rule(
-    "RLD207", "wrong-reference",
-    severity="error",
-    optional=("ref.kl_first_k3", *KL_REFERENCE),
-    limits={"large": 0.05, "first_step": 2, "constant": 0.4},
-    cause="The reference is not the model that training starts from: base weights instead of the fine-tuned start "
-    "(adapters disabled), "
-    "another checkpoint, or another chat template, temperature or precision in the reference pass.",
-    advice=(
-        "Compute policy and reference logprobs of one batch before the first update: they must agree to numeric noise.",
-        "With adapters, merge the start adapter into the reference or keep a frozen copy of it.",
-        "If another reference is intended, ignore this rule in the project's configuration and say why.",
-    ),
-    avoids=("A resumed run.", "A first step that averages several updates.", "Numeric noise of half precision."),
-    source="Public issue threads on adapters whose reference is the base model",
-)  # fmt: skip
-def wrong_reference(view: View, limits: Limits) -> Iterator[Hit | Skip]:
-    """The KL to the reference is large before the policy had time to move.
-
-    Training usually starts from the reference, so that the first batch shows a KL of numeric noise (below 0.001 nat per
-    token in half precision). A larger one means that the penalty pulls towards another model from the first step on.
-
-    The first recorded step, or the first mini-batch where mini-batches are known, is held against `large` nat per token. The
-    run must start within `first_step` steps of zero: a resumed run has every reason for a KL. Where the KL at the start is
-    less than `constant` of the level right after it, the first updates may have made it, and it is a warning.
-    """
-    series = first_of(view, "ref.kl_first_k3", *KL_REFERENCE)
-    if series is None:
-        yield lacking(view, "ref.kl_k3")
-        return
-    if int(series.steps[0]) > limits["first_step"]:
-        yield Skip("data", f"the first recorded step is {series.steps[0]}: the start of the training was not seen")
-        return
-    values = np.abs(series.values)
-    value = float(values[0])
-    if value <= limits["large"]:
-        return
-    following = float(np.median(values[1:8])) if values.size > 1 else value
-    there = value >= limits["constant"] * following
-    several = (view.config.epochs or 1) * (view.config.minibatches or 1) > 1 and series.metric != "ref.kl_first_k3"
-    yield Hit(
-        f"KL to the reference is {value:.3g} nat per token at the first step ({series.steps[0]}), {following:.3g} in "
-        "the steps after it",
-        "error" if there and not (several and value < 4 * limits["large"]) else "warning",
-        (evidence(series, 0, 0, limit=limits["large"]),),
-        ruled_out=("a resumed run: the record starts with the training",),
-        unchecked=("updates within the first step: minibatch",) if series.metric != "ref.kl_first_k3" else (),
-    )

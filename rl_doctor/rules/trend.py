@@ -286,10 +286,13 @@ def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excu
         peak = int(part[np.argmax(values[part])])
         first, last = int(part[0]), int(part[-1])
         before = float(np.median(values[max(first - 3, 0) : max(first, 1)]))
-        if first >= end.start and float(np.median(values[first : first + 3])) < math.sqrt(factor) * before:
+        past = values[max(first - width // 2, 0) : first]
+        level = max(min(float(levels[first]), float(np.median(past)) if past.size > 2 else math.inf), least)
+        least_rise = math.sqrt(factor)
+        sudden = before <= least_rise * level and float(np.median(values[first : first + 3])) >= least_rise * before
+        if first >= end.start and not sudden:
             continue  # growth that goes on, not an excursion
-        level = float(levels[first])
-        back = last < values.size - 2 and float(np.median(values[last + 1 : last + 6])) < math.sqrt(factor) * level
+        back = last < values.size - 2 and float(np.median(values[last + 1 : last + 6])) < least_rise * level
         found.append(Excursion(first, last, peak, float(values[peak]), level, back))
     return tuple(found)
 

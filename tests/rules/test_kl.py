@@ -169,3 +169,73 @@ def test_resumed_run_is_not_judged() -> None:
     late = Series("ref.kl_k3", "nat", np.arange(500, 530), np.full(30, 0.4), np.full(30, 100))
     made = run_rules([rules()["RLD207"]], View(RunInfo(), {"ref.kl_k3": late}))[0]
     assert (made.outcome, made.reason) == ("skipped", "data")
+
+
+def _words(code: str, values: dict[str, Floats]) -> str:
+    (found,) = result(code, values).findings
+    return found.message
+
+
+def test_passes_before_any_update_are_no_level_for_a_spike() -> None:
+    kl = np.zeros(80)
+    kl[1::2] = 0.004 * np.exp(0.15 * autoregressive(RNG(0), 40))
+    assert severity("RLD203", {"policy.kl_old_k3": kl}) is None
+    kl[41] = 0.2
+    assert severity("RLD203", {"policy.kl_old_k3": kl}) == "info"
+    assert "44 times its level of 0.00454" in _words("RLD203", {"policy.kl_old_k3": kl})
+
+
+def test_no_factor_is_absurd() -> None:
+    kl = _steady(60, 1e-7)
+    kl[30] = 2e5
+    assert "where its median is 1" in _words("RLD203", {"ref.kl_k3": kl})
+    kl = _steady(60, 2e-3)
+    kl[30] = 2e5
+    assert "more than 1000 times" in _words("RLD203", {"ref.kl_k3": kl})
+    kl[30:] = 2e5
+    assert "more than 1000 times" in _words("RLD204", {"ref.kl_k3": kl})
+
+
+@pytest.mark.parametrize("step", [8, 12, 16, 20, 24, 28, 30, 32, 34])
+def test_a_jump_that_lasts_to_the_end_is_told_once_and_never_said_to_recover(step: int) -> None:
+    for seed in range(5):
+        kl = _steady(40, seed=seed)
+        kl[step:] *= 25
+        found = [item for code in ("RLD203", "RLD204") for item in result(code, {"ref.kl_k3": kl}).findings]
+        assert len(found) == 1
+        assert "recovered" not in found[0].message.replace("has not recovered", "")
+        assert found[0].severity != "info"
+        assert found[0].evidence[0].first_step == pytest.approx(step + 1, abs=1)
+
+
+def test_a_spike_that_ends_on_a_higher_level_has_not_recovered() -> None:
+    kl = _steady(80)
+    kl[40:44] *= 40
+    kl[44:] *= 3
+    assert "has not recovered" in _words("RLD203", {"ref.kl_k3": kl})
+
+
+def test_a_lasting_jump_of_four_times_is_a_warning() -> None:
+    for seed in range(10):
+        kl = 0.165 * np.exp(0.05 * autoregressive(RNG(seed), 40, 0.3))
+        kl[24:] *= 4.2
+        (found,) = result("RLD204", {"ref.kl_k3": kl}).findings
+        assert found.severity == "warning"
+        assert "rose at once 4" in found.message
+
+
+def test_runaway_that_starts_at_the_reference() -> None:
+    time = np.arange(60)
+    for seed in range(10):
+        kl = 2e-3 * time * np.exp(0.1 * autoregressive(RNG(seed), 60)) + np.where(time > 20, 1e-4 * np.exp(0.26 * (time - 20)), 0)
+        kl[0] = 0.0
+        rising = np.linspace(0.2, 0.8, 60) + 0.01 * RNG(1).standard_normal(60)
+        assert severity("RLD204", {"ref.kl_k3": kl, "reward.mean": rising}) == "warning"
+
+
+def test_tens_of_nats_are_an_error_even_while_the_reward_rises() -> None:
+    time = np.arange(60)
+    kl = 0.5 * time * np.exp(0.1 * autoregressive(RNG(0), 60))
+    rising = np.linspace(0.2, 0.8, 60) + 0.01 * RNG(1).standard_normal(60)
+    assert severity("RLD204", {"ref.kl_k3": kl, "reward.mean": rising}) == "error"
+    assert severity("RLD204", {"ref.kl_k3": 0.005 * kl, "reward.mean": rising}) is None
