@@ -160,6 +160,18 @@ def column(name: str) -> Column | None:
     return COLUMNS.get(name)
 
 
+def canonical(name: str) -> Column:
+    """The canonical column of that name, for names that have been resolved already.
+
+    Raises:
+        KeyError: there is none.
+    """
+    found = column(name)
+    if found is None:
+        raise KeyError(name)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class RunConfig:
     """What the metrics depend on, in canonical terms. None means unknown: nothing is guessed.
@@ -225,3 +237,8 @@ class RunInfo:
     vocab_size: int | None = None
     config: RunConfig = RunConfig()
     extra: Mapping[str, Any] | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Whether some ranks are known not to write, so that no batch is there as a whole."""
+        return self.writing_ranks is not None and len(self.writing_ranks) < (self.world_size or 1)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor import schema
-from rl_doctor.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,10 +23,8 @@ def arrow_type(name: str) -> pa.DataType:
     """The stored type of a canonical column."""
     import pyarrow as pa
 
-    column = schema.column(name)
-    if column is None:
-        raise UsageError(f"{name!r} is not a canonical column")
-    return pa.string() if column.dtype == "string" else pa.type_for_alias(column.dtype)
+    dtype = schema.canonical(name).dtype
+    return pa.string() if dtype == "string" else pa.type_for_alias(dtype)
 
 
 def field(name: str) -> pa.Field:
@@ -47,9 +44,9 @@ def to_arrow(name: str, values: NDArray[Any]) -> pa.Array:
         indices = pa.array(values.astype(np.int8), mask=values < 0)
         return pa.DictionaryArray.from_arrays(indices, pa.array(schema.ROLES)).cast(pa.string())
     type_ = arrow_type(name)
-    column = schema.column(name)
-    if column is not None and column.dtype in schema.MISSING_INT:
-        missing = values == schema.MISSING_INT[column.dtype]
+    dtype = schema.canonical(name).dtype
+    if dtype in schema.MISSING_INT:
+        missing = values == schema.MISSING_INT[dtype]
         return pa.array(values, type_, mask=missing if missing.any() else None)
     if pa.types.is_string(type_):
         return pa.array(values, type_, from_pandas=True)
@@ -74,10 +71,9 @@ def parquet_settings(names: Iterable[str], *, suffix: str = "") -> dict[str, Any
     dictionary: list[str] = []
     encoding: dict[str, str] = {}
     for name in names:
-        column = schema.column(name)
-        dtype = column.dtype if column is not None else "string"
-        path = name + (suffix if column is not None and column.level == "token" else "")
-        if dtype in FLOATS:
+        column = schema.canonical(name)
+        path = name + (suffix if column.level == "token" else "")
+        if column.dtype in FLOATS:
             encoding[path] = "BYTE_STREAM_SPLIT"
         elif name in _DICTIONARY or (suffix == "" and name in ("step", "sequence")):
             dictionary.append(path)

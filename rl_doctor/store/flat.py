@@ -81,11 +81,9 @@ class _Table:
     def _arrays(self, piece: pa.RecordBatch, columns: Sequence[str], row: int) -> dict[str, NDArray[Any]]:
         found: dict[str, NDArray[Any]] = {}
         for name in columns:
-            column = schema.column(name)
-            if column is None:
-                raise KeyError(name)
             where = f"{self.source.path}: column {self.names[name]!r}"
-            found[name] = decode(piece.column(self.names[name]), column, where, lambda index: f"row {row + index}")
+            array = piece.column(self.names[name])
+            found[name] = decode(array, schema.canonical(name), where, lambda index: f"row {row + index}")
         return found
 
 

@@ -16,7 +16,8 @@ from rl_doctor.store.aliases import ATTENTION_MASK
 from rl_doctor.store.coerce import coerce
 from rl_doctor.store.rows import Rows, is_token, splits_of
 
-_MASKS: Final = ("response_mask", "loss_mask")
+MASKS: Final = ("response_mask", "loss_mask")
+"""Token columns that say which positions the loss covers."""
 _PER_SEQUENCE: Final = frozenset({"advantage", "return", "is_weight", "ratio", "turn", "token_version"})
 """Token columns that trainers also hold as one value per sequence."""
 
@@ -53,7 +54,7 @@ def normalise(columns: Mapping[str, ArrayLike], *, full_width: bool = False, whe
             raise InputError(f"{where}: {min(single)} has one value per sequence; pass response_mask [B, T] with it")
         return Rows(sequence, np.zeros(batch + 1, np.int64))
     layout = _layout(wide, sequence, full_width=full_width, where=where)
-    masks: dict[str, Mask] = {name: layout.response(wide[name]) for name in (ATTENTION_MASK, *_MASKS) if name in wide}
+    masks: dict[str, Mask] = {name: layout.response(wide[name]) for name in (ATTENTION_MASK, *MASKS) if name in wide}
     first, length = _span(layout, masks, sequence.get("response_length"))
     splits = splits_of(length)
     row = np.repeat(np.arange(batch), length)
@@ -111,7 +112,7 @@ class _Layout:
 
 def _layout(wide: Mapping[str, NDArray[Any]], sequence: Mapping[str, NDArray[Any]], *, full_width: bool, where: str) -> _Layout:
     shapes = {name: array.shape for name, array in wide.items()}
-    masks = (ATTENTION_MASK, *_MASKS)
+    masks = (ATTENTION_MASK, *MASKS)
     tensors = {array.shape[1] for name, array in wide.items() if name not in masks and name != "token_id"}
     tensors = tensors or {array.shape[1] for name, array in wide.items() if name not in masks}
     widths = {shape[1] for shape in shapes.values()}
@@ -201,7 +202,7 @@ def _derived(wide: Mapping[str, NDArray[Any]], masks: Mapping[str, Mask], layout
         if attention.shape[1] == layout.full:
             lead = np.where(attention.any(axis=1), np.argmax(attention, axis=1), 0)
             found["left_padding"] = np.minimum(lead, layout.start).astype(np.int32)
-    prompts = [before for name in _MASKS if name in wide and (before := layout.before(wide[name])) is not None]
+    prompts = [before for name in MASKS if name in wide and (before := layout.before(wide[name])) is not None]
     if prompts:
         found["prompt_loss_tokens"] = np.logical_or.reduce(prompts).sum(axis=1).astype(np.int32)
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rl_doctor.errors import InputError
 
@@ -75,18 +75,6 @@ class ParquetInput:
         """Decode columns of a row group in pieces of at most ``rows`` rows."""
         with readable(self.path):
             yield from self.file.iter_batches(rows, row_groups=[group], columns=list(names), use_threads=False)
-
-    def chunk_statistics(self, path: str) -> list[Any]:
-        """Parquet metadata of the column chunk with that path, one per row group."""
-        found: list[Any] = []
-        for group in range(self.row_groups):
-            row_group = self.file.metadata.row_group(group)
-            found.extend(
-                column
-                for column in (row_group.column(index) for index in range(row_group.num_columns))
-                if column.path_in_schema == path
-            )
-        return found
 
 
 @contextmanager

@@ -173,15 +173,13 @@ class PartFragment:
 
 
 def _arrays(table: pa.Table, path: Path) -> dict[str, NDArray[Any]]:
-    found: dict[str, NDArray[Any]] = {}
-    for name in table.column_names:
-        column = schema.column(name)
-        if column is None:
-            raise KeyError(name)
-        found[name] = decode(
-            table.column(name), column, f"{path}: column {name!r}", lambda index: f"row {index} of its row group"
-        )
-    return found
+    def locate(index: int) -> str:
+        return f"row {index} of its row group"
+
+    return {
+        name: decode(table.column(name), schema.canonical(name), f"{path}: column {name!r}", locate)
+        for name in table.column_names
+    }
 
 
 def open_metrics(path: Path) -> ParquetInput:

@@ -65,9 +65,7 @@ def splits_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
 
 def missing_values(name: str, size: int) -> NDArray[Any]:
     """An array ``[size]`` of "unknown" for the canonical column."""
-    column = schema.column(name)
-    if column is None:
-        raise KeyError(name)
+    column = schema.canonical(name)
     if name == "role":
         return np.full(size, -1, np.int8)
     if column.dtype == "string":

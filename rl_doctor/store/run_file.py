@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from rl_doctor import schema
 from rl_doctor.errors import InputError
-from rl_doctor.schema import Column
+from rl_doctor.schema import canonical
 from rl_doctor.store import buffers
 from rl_doctor.store.aliases import ATTENTION_MASK, FULL_WIDTH
 from rl_doctor.store.decode import decode, is_list
 from rl_doctor.store.index import falls
 from rl_doctor.store.lists import Lists, common_lengths
-from rl_doctor.store.normalise import normalise
+from rl_doctor.store.normalise import MASKS, normalise
 from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.plan import Opened, Segment, segments_of
 from rl_doctor.store.presence import chunks_of
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 PIECE_TOKENS: Final = 1 << 20
 """About how many tokens are decoded at once."""
-_MASKS: Final = ("response_mask", "loss_mask")
-_FLAGS: Final = ("response_mask", "loss_mask", "is_padding", "chosen")
+_FLAGS: Final = (*MASKS, "is_padding", "chosen")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +61,8 @@ class ListTable:
         """What must be decoded to give these columns: also what tells the number of tokens."""
         wanted = [name for name in columns if name in self.names]
         if self.padded:
-            extra = [ATTENTION_MASK, *_MASKS, "prompt_length", "response_length", "prompt_loss_tokens", "left_padding"]
-            tensors = [name for name in self.tokens if name not in _MASKS and name != "token_id"]
+            extra = [ATTENTION_MASK, *MASKS, "prompt_length", "response_length", "prompt_loss_tokens", "left_padding"]
+            tensors = [name for name in self.tokens if name not in MASKS and name != "token_id"]
             # One tensor beside the masks, so that its width is known whichever columns are asked for.
             extra += tensors[:1] or [name for name in self.tokens if name == "token_id"]
             return list(dict.fromkeys([*wanted, *(name for name in extra if name in self.names)]))
@@ -103,7 +102,7 @@ class ListTable:
         """
         if is_list(array.type):
             raise InputError(f"{self.where(name)} holds lists where one value per sequence belongs; reduce it to one value")
-        return decode(array, _column(name), self.where(name), lambda index: f"row {first_row + index}")
+        return decode(array, canonical(name), self.where(name), lambda index: f"row {first_row + index}")
 
     def _trusted(self, scalars: Mapping[str, NDArray[Any]], lists: Mapping[str, Lists]) -> Rows:
         stored = scalars.get("stored_length")
@@ -112,15 +111,15 @@ class ListTable:
             return Rows(scalars, np.zeros(n + 1, np.int64))
         by_name = {self.names[name]: one for name, one in lists.items()}
         splits = splits_of(common_lengths(by_name, stored, self.names.get("stored_length", "")))
-        tokens = {name: one.ragged(_column(name), splits) for name, one in lists.items()}
+        tokens = {name: one.ragged(canonical(name), splits) for name, one in lists.items()}
         return Rows({**scalars, **tokens}, splits)
 
     def _cut(self, scalars: Mapping[str, NDArray[Any]], lists: Mapping[str, Lists]) -> Rows:
-        tensors = {self.names[name]: one for name, one in lists.items() if name not in (ATTENTION_MASK, *_MASKS, "token_id")}
+        tensors = {self.names[name]: one for name, one in lists.items() if name not in (ATTENTION_MASK, *MASKS, "token_id")}
         common_lengths(tensors, None, "")
-        flags = _column("response_mask")
+        flags = canonical("response_mask")
         arrays: dict[str, ArrayLike] = {
-            name: one.padded(flags if name == ATTENTION_MASK else _column(name)) for name, one in lists.items()
+            name: one.padded(flags if name == ATTENTION_MASK else canonical(name)) for name, one in lists.items()
         }
         arrays |= {name: values for name, values in scalars.items() if name != "stored_length"}
         full = self.names.get("token_id") in FULL_WIDTH and "prompt_length" in scalars and _as_wide(lists, "token_id")
@@ -133,13 +132,6 @@ def _as_wide(lists: Mapping[str, Lists], name: str) -> bool:
         return False
     width = lists[name].lengths.max(initial=0)
     return all(one.lengths.max(initial=0) >= width for one in lists.values())
-
-
-def _column(name: str) -> Column:
-    column = schema.column(name)
-    if column is None:
-        raise KeyError(name)
-    return column
 
 
 @dataclass(frozen=True, slots=True, eq=False)

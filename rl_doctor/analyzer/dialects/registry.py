@@ -80,6 +80,10 @@ class Logged:
     window: Window = "mean"
 
 
+Keys = Callable[[RunInfo, Collection[str], Collection[str]], tuple[Logged, ...]]
+"""(Run's description, its columns, names that it logged) -> what can be recomputed."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
     """What one trainer logs.
@@ -87,25 +91,23 @@ class Dialect:
     Attributes:
         name: for messages, e.g. "TRL GRPO".
         applies: whether a run was written by this trainer, in a version whose definitions are known.
-        logged: (run's description, its columns, names that it logged) -> what can be recomputed.
+        logged: lists the keys that can be recomputed.
         source: where the definitions come from.
     """
 
     name: str
     applies: Callable[[RunInfo], bool]
-    logged: Callable[[RunInfo, Collection[str], Collection[str]], tuple[Logged, ...]]
+    logged: Keys
     source: str
 
 
 _DIALECTS: Final[dict[str, Dialect]] = {}
 
 
-def dialect(
-    name: str, applies: Callable[[RunInfo], bool], *, source: str
-) -> Callable[[Callable[[RunInfo, Collection[str], Collection[str]], tuple[Logged, ...]]], Dialect]:
+def dialect(name: str, applies: Callable[[RunInfo], bool], *, source: str) -> Callable[[Keys], Dialect]:
     """Decorate the function that lists what a trainer logs, and register it as a dialect."""
 
-    def register(logged: Callable[[RunInfo, Collection[str], Collection[str]], tuple[Logged, ...]]) -> Dialect:
+    def register(logged: Keys) -> Dialect:
         if name in _DIALECTS:
             raise ValueError(f"dialect {name} is registered twice")
         _DIALECTS[name] = Dialect(name, applies, logged, source)

@@ -37,11 +37,7 @@ from rl_doctor.store.batch import Batch
 _RATIO: Final = ("logprob", "old_logprob")
 _CLIPPED: Final = frozenset({"grpo", "bnpo", "dr_grpo", "dapo", "luspo"})
 _FIRST: Final = (1, 16)
-_LENGTHS: Final[tuple[tuple[str, Callable[[Floats], float], str | None], ...]] = (
-    ("mean", np.mean, "length.mean"),
-    ("min", np.min, None),
-    ("max", np.max, "length.max"),
-)
+_STATISTICS: Final[tuple[tuple[str, Callable[[Floats], float]], ...]] = (("mean", np.mean), ("min", np.min), ("max", np.max))
 
 
 def _applies(info: RunInfo, algorithm: str) -> bool:
@@ -53,7 +49,7 @@ def _applies(info: RunInfo, algorithm: str) -> bool:
 def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
     """What ``GRPOTrainer`` logs."""
     settings = Settings.of(info)
-    if settings is None or _partial(info):
+    if settings is None or info.partial:
         return ()
     found = [_mean(settings, "entropy", "policy.entropy", "nat", _entropy, ("entropy",))]
     kl_needs = ("logprob", "ref_logprob", *(("old_logprob",) if settings.bias_corrected_kl else ()))
@@ -66,9 +62,8 @@ def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
         found.append(_mean(settings, "cispo_clip_ratio", "policy.clip_frac_high", "1", lambda t: _flagged(t, 1), needs))
     if settings.plain_loss and "aux_loss" not in names:
         found.append(_grpo_loss(settings, kl_needs if settings.beta else ()))
-    by_group = settings.scale_rewards != "batch"
     if settings.aggregation == "sum_then_normalize":
-        found.append(_zero_deviation(settings, by_group=by_group))
+        found.append(_zero_deviation(settings, by_group=settings.scale_rewards != "batch"))
     return (*found, *_generation(settings, columns, names), *_sampling(settings))
 
 
@@ -76,7 +71,7 @@ def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
 def rloo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
     """What ``RLOOTrainer`` logs."""
     settings = Settings.of(info)
-    if settings is None or _partial(info):
+    if settings is None or info.partial:
         return ()
     found = [_mean(settings, "entropy", "policy.entropy", "nat", _entropy, ("entropy",))]
     found += _clip_keys(settings, lambda t: t.summed_clipped, Terms.row_shares, _as_numbers)
@@ -88,11 +83,6 @@ def rloo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
         found.append(_loss(settings, loss))
     found.append(_zero_deviation(settings, by_group=True))
     return (*found, *_generation(settings, columns, names))
-
-
-def _partial(info: RunInfo) -> bool:
-    """Whether some ranks were not recorded, so that nothing over all ranks can be recomputed."""
-    return info.writing_ranks is not None and len(info.writing_ranks) < (info.world_size or 1)
 
 
 def _of(settings: Settings, shares: Callable[[Terms], Shares]) -> Callable[[Batch], Shares]:
@@ -113,7 +103,7 @@ def _as_numbers(_terms: Terms, flags: Flags, near: Flags) -> tuple[Floats, Float
 
 
 def _mean(
-    settings: Settings, name: str, metric: str | None, unit: str, shares: Callable[[Terms], Shares], needs: tuple[str, ...]
+    settings: Settings, name: str, metric: str, unit: str, shares: Callable[[Terms], Shares], needs: tuple[str, ...]
 ) -> Logged:
     return Logged(name, metric, unit, sums_by(MICROBATCH, _of(settings, shares), needs=needs), means(settings.microbatch_rows))
 
@@ -187,14 +177,14 @@ def _generation(settings: Settings, columns: Collection[str], names: Collection[
     ]
     for component in components:
         name = component.removeprefix(REWARD_COMPONENT_PREFIX)
-        same = f"reward.component.{name}"
-        found.append(_once(settings, f"rewards/{name}/mean", same, "reward", rollouts.mean(component), component))
-        found.append(_once(settings, f"rewards/{name}/std", None, "reward", rollouts.deviation(component), component))
+        for statistic, entries in (("mean", rollouts.mean(component)), ("std", rollouts.deviation(component))):
+            same = f"reward.component.{name}.{statistic}"
+            found.append(_once(settings, f"rewards/{name}/{statistic}", same, "reward", entries, component))
     if "tools/call_frequency" in names:  # lengths then leave out what the tools wrote
         return found
-    for statistic, function, metric in _LENGTHS:
+    for statistic, function in _STATISTICS:
         name = f"completions/{statistic}_length"
-        found.append(_once(settings, name, metric, "tokens", rollouts.lengths(function), "response_length"))
+        found.append(_once(settings, name, f"length.{statistic}", "tokens", rollouts.lengths(function), "response_length"))
         ended = rollouts.lengths(function, terminated=True)
         name = f"completions/{statistic}_terminated_length"
         found.append(_once(settings, name, None, "tokens", ended, "response_length", "finish_reason"))

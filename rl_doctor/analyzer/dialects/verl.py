@@ -35,6 +35,7 @@ from rl_doctor.store.batch import Batch
 _RATIO: Final = ("logprob", "old_logprob")
 _CLAMP: Final = 20.0
 _KL_CLAMP: Final = 10.0
+_GSPO_CLAMP: Final = 10.0
 _FIRST: Final = (0, 8)
 _STATISTICS: Final[tuple[tuple[str, Callable[[Floats], float]], ...]] = (("mean", np.mean), ("max", np.max), ("min", np.min))
 
@@ -46,11 +47,11 @@ def _applies(info: RunInfo) -> bool:
 @dialect("verl", _applies, source="verl 0.9.1, workers/utils/losses.py, trainer/ppo/core_algos.py, trainer/ppo/metric_utils.py")
 def verl(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
     """What the actor and the driver log, for the vanilla policy loss and GSPO."""
-    if info.writing_ranks is not None and len(info.writing_ranks) < (info.world_size or 1):
+    if info.partial:
         return ()
     config = info.config
     found = list(_batch_keys())
-    if (config.native or {}).get("loss_mode", "vanilla") in {"vanilla", "gspo"}:
+    if _loss_mode(info) in {"vanilla", "gspo"}:
         found.append(_micro("actor/ppo_kl", "policy.kl_old_k1", "nat", _old_minus_new, _RATIO))
         if config.clip_low is not None and config.clip_high is not None:
             shares = partial(_clipped, low=1.0 - config.clip_low, high=1.0 + config.clip_high)
@@ -65,8 +66,14 @@ def _micro(name: str, metric: str, unit: str, shares: Callable[[Batch], Shares],
     return Logged(name, metric, unit, sums_by(MICROBATCH_OF_RANK, shares, needs=needs), means_of_means, "step")
 
 
+def _loss_mode(info: RunInfo) -> str:
+    """The policy loss: as configured; else GSPO's where that is the algorithm."""
+    algorithm = (info.algorithm or "").lower()
+    return str((info.config.native or {}).get("loss_mode") or ("gspo" if algorithm == "gspo" else "vanilla"))
+
+
 def _gspo(batch: Batch) -> bool:
-    return (batch.info.algorithm or "").lower() == "gspo"
+    return _loss_mode(batch.info) == "gspo"
 
 
 def _difference(batch: Batch) -> Floats:
@@ -84,7 +91,7 @@ def _clipped(batch: Batch, low: float, high: float) -> Shares:
     if _gspo(batch):
         counts = per_sequence_counts(batch)
         mean = per_sequence_sums(batch, log_ratio) / np.maximum(counts, 1)
-        log_ratio = np.minimum(np.repeat(mean, counts), _KL_CLAMP)
+        log_ratio = np.minimum(np.repeat(mean, counts), _GSPO_CLAMP)
     below, above, near = clip_flags(np.exp(log_ratio), selected(batch, "advantage"), low, high)
     values = (below | above).astype(np.float64)
     return token_shares(batch, values, values, near)
@@ -98,18 +105,15 @@ def _reference_kl(batch: Batch) -> Shares:
 
 def _batch_keys() -> Iterator[Logged]:
     """Exact statistics over the sequences of a step, those without a token left out of scores and rewards."""
-    for name, column, metric in (("critic/score", "score", None), ("critic/rewards", "reward", "reward.mean")):
-        for statistic, function in _STATISTICS:
-            needs = (column, "response_length")
-            same = metric if statistic == "mean" else None
-            yield _once(f"{name}/{statistic}", same, "reward", partial(_present, column=column, function=function), needs)
     for statistic, function in _STATISTICS:
-        same = "length.mean" if statistic == "mean" else None
+        for name, column, metric in (("critic/score", "score", "reward.score_"), ("critic/rewards", "reward", "reward.")):
+            values = partial(_present, column=column, function=function)
+            yield _once(f"{name}/{statistic}", f"{metric}{statistic}", "reward", values, (column, "response_length"))
         lengths = partial(_all, column="response_length", function=function)
-        yield _once(f"response_length/{statistic}", same, "tokens", lengths, ("response_length",))
+        yield _once(f"response_length/{statistic}", f"length.{statistic}", "tokens", lengths, ("response_length",))
 
 
-def _once(name: str, metric: str | None, unit: str, function: Callable[[Batch], Entries], needs: tuple[str, ...]) -> Logged:
+def _once(name: str, metric: str, unit: str, function: Callable[[Batch], Entries], needs: tuple[str, ...]) -> Logged:
     return Logged(name, metric, unit, Reduction(function, Entries(), needs, (), "rollout"), lambda state: state, "step")
 
 
