@@ -15,7 +15,7 @@ NAME: Final = "explain"
 def command(rule: Annotated[str, typer.Argument(metavar="CODE", help="Code or name of a rule.")]) -> None:
     """Explain a rule: limits, causes, what to do.
 
-    CODE is a code such as RLD102, or a name such as rollout-train-mismatch.
+    CODE is a code such as RLD102, or a name such as rollout-trainer-mismatch.
     """
     from rl_doctor.analyzer.registry import metrics
     from rl_doctor.cli.pages import rule_page

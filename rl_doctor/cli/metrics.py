@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rl_doctor.cli.output import emit, is_terminal, width, writable, write_file
+from rl_doctor.cli.output import PIPE_WIDTH, emit, is_terminal, width, writable, write_file
 from rl_doctor.errors import NothingToJudgeError, UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def command(
         writable(output)
     if output_format is Format.parquet and output is None and is_terminal(sys.stdout):
         raise UsageError("metrics: Parquet is no text; add --output PATH or redirect standard output")
-    content = _formatted(_analysis(opened, names), output_format, width(sys.stdout) if output is None else None)
+    content = _formatted(_analysis(opened, names), output_format, width(sys.stdout) if output is None else PIPE_WIDTH)
     if output is not None:
         write_file(output, content)
     else:
@@ -71,7 +71,7 @@ def _analysis(run: Run, names: list[str]) -> Analysis:
     return analysis
 
 
-def _formatted(analysis: Analysis, form: Format, columns: int | None) -> str | bytes:
+def _formatted(analysis: Analysis, form: Format, columns: int) -> str | bytes:
     from rl_doctor.cli import metric_tables
 
     if form is Format.json:
@@ -80,4 +80,4 @@ def _formatted(analysis: Analysis, form: Format, columns: int | None) -> str | b
         return metric_tables.to_csv(analysis)
     if form is Format.parquet:
         return metric_tables.to_parquet(analysis)
-    return metric_tables.to_text(analysis, columns or 100)
+    return metric_tables.to_text(analysis, columns)

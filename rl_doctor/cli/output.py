@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NoReturn, TextIO
 
 from rl_doctor.errors import UsageError
+from rl_doctor.report.wording import printable
 
 PIPE_WIDTH: Final = 100
 _MAX_WIDTH: Final = 120
@@ -55,10 +56,9 @@ def fail(message: str, code: int) -> NoReturn:
 
 def complain(message: str) -> None:
     """Print one line on standard error."""
-    line = " ".join(message.split())
-    shown = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in line)
+    line = printable(" ".join(message.split()))
     try:
-        sys.stderr.write(encodable(f"rl-doctor: error: {shown}\n", sys.stderr.encoding))
+        sys.stderr.write(encodable(f"rl-doctor: error: {line}\n", sys.stderr.encoding))
         sys.stderr.flush()
     except BrokenPipeError:
         return

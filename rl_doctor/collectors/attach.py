@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from importlib import import_module
 from os import PathLike
@@ -45,19 +44,3 @@ def attach(trainer: Any, path: str | PathLike[str], **options: Any) -> Recorder:
         f"cannot attach to {type(trainer).__module__}.{type(trainer).__qualname__}: supported are {known}; "
         "record other trainers by hand with rl_doctor.Recorder"
     )
-
-
-def open_ranks(path: str | PathLike[str], options: Mapping[str, Any]) -> Recorder:
-    """A recorder for this process; the processes of a distributed run share the folder and the session.
-
-    Rank 0 opens the run and tells the others its session. It tells them too if it failed, so that nobody waits in vain.
-    """
-    torch = sys.modules.get("torch")
-    distributed = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return Recorder(path, **options)
-    rank = int(distributed.get_rank())
-    recorder = Recorder(path, **options) if rank == 0 else None
-    agreed = [None if recorder is None else recorder.session]
-    distributed.broadcast_object_list(agreed, src=0)
-    return recorder or Recorder(path, **{**options, "rank": rank, "session": agreed[0]})

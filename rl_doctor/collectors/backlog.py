@@ -29,7 +29,6 @@ class Logged:
     values: dict[str, Any]
     split: str
     source: str
-    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,6 @@ class StepEnd:
     """This rank has logged all of the step."""
 
     step: int
-    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,6 @@ class StepDropped:
     """The step did not fit: what the writer holds of it goes too."""
 
     step: int
-    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,6 @@ class LogprobDtype:
     """Type of the trainer's log-probabilities, known once the first of them were logged."""
 
     dtype: str
-    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +57,11 @@ class Flush:
     """Everything before this is to be on disk when ``done`` is set."""
 
     done: threading.Event = field(default_factory=threading.Event)
-    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Nothing comes after this."""
-
-    nbytes: int = 0
 
 
 Message = Rollout | Logged | StepEnd | StepDropped | LogprobDtype | Flush | Stop
@@ -102,7 +95,7 @@ class Backlog:
         """Append a message."""
         with self._changed:
             self._messages.append(message)
-            self._nbytes += message.nbytes
+            self._nbytes += _size(message)
             self._changed.notify_all()
 
     def drop(self, step: int) -> None:
@@ -110,7 +103,7 @@ class Backlog:
         with self._changed:
             kept = [m for m in self._messages if not (isinstance(m, Rollout) and m.step == step)]
             self._messages = deque((*kept, StepDropped(step)))
-            self._nbytes = sum(message.nbytes for message in kept)
+            self._nbytes = sum(map(_size, kept))
             self._changed.notify_all()
 
     def get(self, timeout: float | None) -> Message | None:
@@ -119,7 +112,7 @@ class Backlog:
             if not self._messages and not self._changed.wait_for(lambda: bool(self._messages), timeout):
                 return None
             message = self._messages.popleft()
-            self._nbytes -= message.nbytes
+            self._nbytes -= _size(message)
             self._changed.notify_all()
             return message
 
@@ -132,3 +125,8 @@ class Backlog:
             self._messages.clear()
             self._nbytes = 0
             self._changed.notify_all()
+
+
+def _size(message: Message) -> int:
+    """Bytes that count towards the limit: those of snapshots."""
+    return message.nbytes if isinstance(message, Rollout) else 0

@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.collectors.attach import open_ranks
 from rl_doctor.collectors.guard import one_line
+from rl_doctor.collectors.ranks import open_ranks
 from rl_doctor.collectors.recorder import Recorder
 from rl_doctor.collectors.trl_config import describe
 from rl_doctor.errors import UsageError
-from rl_doctor.schema import ROLES
+from rl_doctor.schema import REWARD_COMPONENT_PREFIX, ROLES
 
 _FIRST_VERSION: Final = (1, 16)
 _END_VERSION: Final = (2, 0)
@@ -234,7 +234,7 @@ class Hooks:
         total = (per_function * trainer.reward_weights.to(per_function.device).unsqueeze(0)).nansum(dim=1)
         total[unscored] = float("nan")
         names = trainer.reward_func_names
-        columns = {f"reward/{name}": _float64(per_function[:, index]) for index, name in enumerate(names)}
+        columns = {REWARD_COMPONENT_PREFIX + name: _float64(per_function[:, index]) for index, name in enumerate(names)}
         if self._algorithm == "grpo":
             if trainer.multi_objective_aggregation != "sum_then_normalize":
                 return {**columns, "score": _float64(total)}
@@ -290,7 +290,8 @@ class Hooks:
         generation.micro_batches += 1
         rows = np.array(row.tolist(), np.int64)
         columns: dict[str, Any] = {name: values[rows] for name, values in generation.columns.items()}
-        components = {name.removeprefix("reward/"): columns.pop(name) for name in list(columns) if name.startswith("reward/")}
+        prefixed = [name for name in columns if name.startswith(REWARD_COMPONENT_PREFIX)]
+        components = {name.removeprefix(REWARD_COMPONENT_PREFIX): columns.pop(name) for name in prefixed}
         return {
             **columns,
             "reward_components": components,

@@ -1,8 +1,8 @@
 """Small recorded runs that ship with the package. ``index.json`` names each with its title and the fault to expect.
 
-``index.json`` is a list of ``{"name": ..., "title": ..., "fault": ...}``, in the order to show. ``name`` is a run folder or a
-Parquet file beside it; ``fault`` is the name of the rule that must find something, or null for a healthy run, in which nothing
-above info may be found.
+``index.json`` is a list of ``{"name": ..., "title": ..., "fault": ..., "errors": [...]}``, in the order to show. ``name`` is a
+run folder or a Parquet file beside it; ``fault`` is the name of the rule that must find something, or null for a healthy run,
+in which nothing above info may be found; ``errors`` names every rule that reports an error.
 """
 
 from __future__ import annotations

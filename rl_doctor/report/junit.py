@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from rl_doctor.report.model import SEVERITY_ORDER, FailOn, Finding, Report, Result
-from rl_doctor.report.wording import number, place, printable, steps, why_not_judged
+from rl_doctor.report.wording import evidence, printable, why_not_judged
 
 _JUDGED = "something could be judged"
 
@@ -72,13 +72,7 @@ def _body(findings: Sequence[Finding]) -> str:
     lines: list[str] = []
     for finding in findings:
         lines.append(f"{finding.severity}: {finding.message}")
-        for item in finding.evidence:
-            parts = [f"{item.metric} {number(item.value, item.unit)}"]
-            parts += [f"baseline {number(item.baseline, item.unit)}"] if item.baseline is not None else []
-            parts += [f"limit {number(item.limit, item.unit)}"] if item.limit is not None else []
-            parts += [steps(item.first_step, item.last_step)] if item.first_step is not None else []
-            parts += [place(item.where)] if item.where else []
-            lines.append("evidence: " + ", ".join(parts))
+        lines += [f"evidence: {evidence(item)}" for item in finding.evidence]
         lines.append(f"likely cause: {finding.cause}")
         lines += [f"next: {advice}" for advice in finding.advice]
     return printable("\n".join(lines))

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rl_doctor.report.diagnosis import by_urgency
-from rl_doctor.report.model import Evidence, FailOn, Finding, Report, Result, RunSummary, exit_code
-from rl_doctor.report.wording import count, number, place, printable, steps, why_not_judged
+from rl_doctor.report.model import FailOn, Finding, Report, Result, RunSummary, exit_code
+from rl_doctor.report.wording import count, evidence, printable, steps, why_not_judged
 
 _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 _LABEL_WIDTH: Final = 13
@@ -106,16 +106,16 @@ def _findings(console: Console, group: Sequence[Finding]) -> None:
     finding = group[0]
     head = Text(finding.severity.upper(), _STYLES[finding.severity])
     head.append(f"  {finding.code} {finding.name}", "bold")
-    evidence = [item for each in group for item in each.evidence]
-    starts = [item.first_step for item in evidence if item.first_step is not None]
-    ends = [item.last_step for item in evidence if item.last_step is not None]
+    shown = [item for each in group for item in each.evidence]
+    starts = [item.first_step for item in shown if item.first_step is not None]
+    ends = [item.last_step for item in shown if item.last_step is not None]
     if starts and ends:
         head.append(f"  {steps(min(starts), max(ends))}")
     console.print(head)
     rows: list[tuple[str, str]] = []
     for each in group:
         rows.append(("", printable(each.message)))
-        rows += _labelled("evidence", (_evidence(item) for item in each.evidence))
+        rows += _labelled("evidence", map(evidence, each.evidence))
     rows += _labelled("likely", [finding.cause])
     rows += _labelled("ruled out", dict.fromkeys(item for each in group for item in each.ruled_out))
     rows += _labelled("not checked", dict.fromkeys(item for each in group for item in each.unchecked))
@@ -123,21 +123,6 @@ def _findings(console: Console, group: Sequence[Finding]) -> None:
     rows += _labelled("next", (f"{n}. {item}" if several else item for n, item in enumerate(finding.advice, 1)))
     rows.append(("see", f"rl-doctor explain {finding.code}"))
     _rows(console, rows)
-
-
-def _evidence(item: Evidence) -> str:
-    parts = [f"{item.metric} {number(item.value, item.unit)}"]
-    if item.baseline is not None:
-        parts.append(f"baseline {number(item.baseline, item.unit)}")
-    if item.limit is not None:
-        parts.append(f"limit {number(item.limit, item.unit)}")
-    if item.n is not None:
-        parts.append(f"n {number(item.n)}")
-    if item.first_step is not None:
-        parts.append(steps(item.first_step, item.last_step))
-    if item.where:
-        parts.append(place(item.where))
-    return ", ".join(parts)
 
 
 def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rl_doctor.report.model import Report
+from rl_doctor.report.model import Evidence, Report
 
 
 def number(value: float, unit: str = "1") -> str:
@@ -33,9 +33,25 @@ def count(items: int, singular: str) -> str:
     return f"{items:,} {singular}" if items == 1 else f"{items:,} {singular}s"
 
 
-def place(where: Mapping[str, Any] | None) -> str:
+def place(where: Mapping[str, Any]) -> str:
     """Where a value concentrates: "rank 1, component format"."""
-    return ", ".join(f"{key} {number(value) if isinstance(value, float) else value}" for key, value in (where or {}).items())
+    return ", ".join(f"{key} {number(value) if isinstance(value, float) else value}" for key, value in where.items())
+
+
+def evidence(item: Evidence) -> str:
+    """One number behind a finding, with all that it was held against."""
+    parts = [f"{item.metric} {number(item.value, item.unit)}"]
+    if item.baseline is not None:
+        parts.append(f"baseline {number(item.baseline, item.unit)}")
+    if item.limit is not None:
+        parts.append(f"limit {number(item.limit, item.unit)}")
+    if item.n is not None:
+        parts.append(f"n {number(item.n)}")
+    if item.first_step is not None:
+        parts.append(steps(item.first_step, item.last_step))
+    if item.where:
+        parts.append(place(item.where))
+    return ", ".join(parts)
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rl_doctor import attach
-from rl_doctor.collectors.attach import open_ranks
+from rl_doctor.collectors.ranks import open_ranks
 from rl_doctor.collectors.trl import Hooks
 from rl_doctor.errors import UsageError
 

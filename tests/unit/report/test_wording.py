@@ -40,7 +40,6 @@ def test_steps() -> None:
 def test_count_and_place() -> None:
     assert (count(1, "error"), count(0, "error"), count(2000, "token")) == ("1 error", "0 errors", "2,000 tokens")
     assert place({"rank": 1, "share": 0.25}) == "rank 1, share 0.25"
-    assert place(None) == ""
 
 
 def test_printable_keeps_text_and_escapes_what_steers_a_terminal() -> None:
