@@ -102,7 +102,15 @@ def test_advantages_follow_from_the_rewards(recorded: Recorded) -> None:
         groups, rewards, actual = (np.array(column) for column in zip(*rows.values(), strict=True))
         expected = advantages(rewards, groups, native, run.info.algorithm or "")
         trained = ~np.isnan(actual)
-        np.testing.assert_allclose(actual[trained], expected[trained], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(actual[trained], expected[trained], rtol=EXACT, atol=EXACT)
+
+
+def test_the_configured_estimator_reproduces_the_advantages(recorded: Recorded) -> None:
+    """The metric that users see, in its largest deviation over the run."""
+    _, run = recorded
+    fit = analyze(run, ["advantage.fit_configured_max"]).series["advantage.fit_configured_max"].measured()
+    assert len(fit)
+    assert fit.values.max() <= EXACT
 
 
 def advantages(rewards: Any, groups: Any, native: Any, algorithm: str) -> Any:
