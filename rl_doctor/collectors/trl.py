@@ -265,6 +265,7 @@ class Hooks:
             "advantage": inputs["advantages"],
             "ref_logprob": inputs.get("ref_per_token_logps" if self._algorithm == "grpo" else _REF),
             "rollout_logprob": inputs.get("sampling_per_token_logps"),
+            "prompt_loss_tokens": 0,  # the loss is taken over the completions alone
             "role": None if tool_mask is None else tool_mask * (_ASSISTANT - _TOOL) + _TOOL,
             "is_weight": inputs.get("importance_sampling_ratio"),
             "num_items_in_batch": inputs.get("num_items_in_batch"),
