@@ -20,6 +20,7 @@ from rl_doctor.analyzer.registry import (
 )
 from rl_doctor.analyzer.rollouts import KEYS, PASSES, Rollouts
 from rl_doctor.analyzer.series import Series
+from rl_doctor.analyzer.states import State
 from rl_doctor.errors import InputError, UsageError
 from rl_doctor.schema import COLUMNS, MISSING_INT, RunConfig, RunInfo
 from rl_doctor.store.batch import Batch
@@ -183,8 +184,8 @@ class _Fold:
         self.rows = bool(stored)
         self._points: dict[str, list[tuple[int, float, int]]] = {item.name: [] for item in wanted}
         self._step: int | None = None
-        self._states: dict[Reduction, Any] = {}
-        self._rollout_states: dict[int, dict[Reduction, Any]] = {}
+        self._states: dict[Reduction, State] = {}
+        self._rollout_states: dict[int, dict[Reduction, State]] = {}
         self._first_steps: dict[int, int] = {}
         self._before: dict[str, Any] = {}
         self._mark_first = any(FIRST_STEP in (*r.needs, *r.optional) for r in self._token)

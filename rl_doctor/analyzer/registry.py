@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.states import State
 from rl_doctor.store.batch import Batch
 
 Level = Literal["token", "rollout", "logged"]
@@ -38,8 +39,8 @@ class Reduction:
         level: "token", "rollout" or "logged".
     """
 
-    partial: Callable[[Batch], Any]
-    zero: Any
+    partial: Callable[[Batch], State]
+    zero: State
     needs: tuple[str, ...]
     optional: tuple[str, ...]
     level: Level
@@ -103,8 +104,8 @@ class Family:
 
 
 def reduction(
-    *, zero: Any, needs: tuple[str, ...] = (), optional: tuple[str, ...] = (), level: Level = "token"
-) -> Callable[[Callable[[Batch], Any]], Reduction]:
+    *, zero: State, needs: tuple[str, ...] = (), optional: tuple[str, ...] = (), level: Level = "token"
+) -> Callable[[Callable[[Batch], State]], Reduction]:
     """Decorate a function Batch -> State as a Reduction."""
     return lambda function: Reduction(function, zero, needs, optional, level)
 

@@ -33,9 +33,6 @@ class State(Protocol):
     def __add__(self, other: Any, /) -> Self:
         """Merge; associative and commutative to the bit."""
 
-    def to_row(self) -> dict[str, Any]:
-        """A JSON-compatible form that loses nothing."""
-
 
 def exact_total(values: NDArray[np.float64]) -> int:
     """The sum of finite float64 values as an integer in units of 2**-1126. Exact for up to 2**26 values."""

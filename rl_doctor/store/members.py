@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+from rl_doctor.errors import InputError
+from rl_doctor.store.facts import StoreFacts
 
 METRICS_FILE_MEMBER: Final = "metrics_file"
 """Names the file beside the run file that has the logged metrics."""
 FACTS_MEMBER: Final = "store"
 """What the folder told beside its rows: steps dropped or incomplete, parts left out, notes."""
+
+
+def facts_to_json(facts: StoreFacts) -> dict[str, Any]:
+    """The facts that the rows of a run file cannot tell, where there is anything to tell."""
+    document = {
+        "skipped_parts": list(facts.skipped_parts),
+        "notes": list(facts.notes),
+        "dropped_steps": facts.dropped_steps,
+        "incomplete_steps": list(facts.incomplete_steps),
+    }
+    return {name: value for name, value in document.items() if value}
+
+
+def facts_from_json(document: Any, where: str) -> StoreFacts:
+    """Read what ``facts_to_json`` gave.
+
+    Raises:
+        InputError: it has another form.
+    """
+    try:
+        return StoreFacts(
+            skipped_parts=tuple(str(item) for item in document.get("skipped_parts", ())),
+            notes=tuple(str(item) for item in document.get("notes", ())),
+            dropped_steps=int(document.get("dropped_steps", 0)),
+            incomplete_steps=tuple(int(item) for item in document.get("incomplete_steps", ())),
+        )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: its member {FACTS_MEMBER!r} is malformed; pack the run again") from error

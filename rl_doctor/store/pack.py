@@ -16,7 +16,7 @@ from rl_doctor.store import encode
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.info import info_to_json
 from rl_doctor.store.layout import write_durably
-from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER
+from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER, facts_to_json
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.metrics_json import metrics_to_json
 from rl_doctor.store.rows import is_token
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 METRICS_LIMIT: Final = 5_000_000
 """Bytes of JSON above which the logged metrics go to a file beside the run file."""
-KEPT_FACTS: Final = ("dropped_steps", "incomplete_steps", "skipped_parts", "notes")
 ROW_GROUP_TOKENS: Final = 1 << 20
 
 
@@ -50,8 +49,7 @@ def pack(run: Run, file: str | Path) -> None:
         raise NothingToJudgeError(f"{run.path}: no sequence rows to pack")
     metrics = run.metrics()
     document = info_to_json(run.info)
-    facts = {name: getattr(run.facts, name) for name in KEPT_FACTS if getattr(run.facts, name)}
-    if facts:
+    if facts := facts_to_json(run.facts):
         document[FACTS_MEMBER] = facts
     if len(metrics):
         document["metrics"] = metrics_to_json(metrics)

@@ -15,7 +15,7 @@ from rl_doctor.store.flat import open_flat
 from rl_doctor.store.history import is_history, read_history
 from rl_doctor.store.index import count
 from rl_doctor.store.info import info_from_json, parse_json
-from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER
+from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER, facts_from_json
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.metrics_json import metric_log, metrics_from_json
 from rl_doctor.store.parquet_file import ParquetInput
@@ -124,7 +124,7 @@ def _describe(source: ParquetInput) -> _Description:
         return _Description(info_from_json(document, where))
     member: Any = document.pop("metrics", None)
     beside = document.pop(METRICS_FILE_MEMBER, None)
-    facts = _kept_facts(document.pop(FACTS_MEMBER, None) or {}, where)
+    facts = facts_from_json(document.pop(FACTS_MEMBER, None) or {}, where)
     info = info_from_json(document, where)
     if member is not None:
         return _Description(info, metrics_from_json(member, where), facts)
@@ -134,15 +134,3 @@ def _describe(source: ParquetInput) -> _Description:
     if not path.exists():
         raise InputError(f"{where}: the logged metrics are in {beside!r}, which is not beside the run file; copy it there")
     return _Description(info, metric_log(read_metrics(open_metrics(path))), facts)
-
-
-def _kept_facts(document: Any, where: str) -> StoreFacts:
-    try:
-        return StoreFacts(
-            skipped_parts=tuple(str(item) for item in document.get("skipped_parts", ())),
-            notes=tuple(str(item) for item in document.get("notes", ())),
-            dropped_steps=int(document.get("dropped_steps", 0)),
-            incomplete_steps=tuple(int(item) for item in document.get("incomplete_steps", ())),
-        )
-    except (AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{where}: its member {FACTS_MEMBER!r} is malformed; pack the run again") from error

@@ -41,10 +41,6 @@ class Entries:
     def __add__(self, other: Entries, /) -> Entries:
         return Entries(self.total + other.total, self.number + other.number, self.tolerance + other.tolerance)
 
-    def to_row(self) -> dict[str, Any]:
-        """A JSON-compatible form that loses nothing."""
-        return {"total": self.total.hex(), "number": self.number, "tolerance": self.tolerance.hex()}
-
 
 UNKNOWN: Final = Entries(math.nan, 1)
 """An entry that the recording is too incomplete to give."""
