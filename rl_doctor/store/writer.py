@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,12 +148,6 @@ class RunWriter:
         """Set the final status; parts are durable already."""
         if status is not None:
             self.set_status(status)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close("complete" if kind is None else "detached")
 
     def _claim(self, session: int | None) -> int:
         while True:

@@ -307,9 +307,10 @@ def test_every_run_is_reported_and_the_worst_exit_code_wins(tmp_path: Path, chec
 def test_a_run_folder_with_a_torn_part_is_judged_without_it(tmp_path: Path, check: Check) -> None:
     source = open_run(write(tmp_path / "run.parquet", rows()))
     folder = tmp_path / "folder"
-    with RunWriter(folder, RunInfo()) as writer:
-        for batch in source.batches(source.columns):
-            writer.write_part(Rows(dict(batch.columns), batch.splits), [batch.step])
+    writer = RunWriter(folder, RunInfo())
+    for batch in source.batches(source.columns):
+        writer.write_part(Rows(dict(batch.columns), batch.splits), [batch.step])
+    writer.close()
     torn = sorted(folder.glob("tokens-*.parquet"))[5]
     torn.write_bytes(torn.read_bytes()[:-20])
     (folder / "tokens-s0-r0-99.parquet.tmp").write_bytes(b"PAR1")
