@@ -204,7 +204,7 @@ def unreadable_parts(view: View, _: Limits) -> Iterable[Hit | Skip]:
     "duplicate-samples",
     severity="error",
     needs=("data.duplicate_frac", "data.duplicate_expected_frac", "data.improbable_duplicate_frac"),
-    limits={"rows": 4, "improbable": 0.02, "excess": 3.0, "share": 0.05},
+    limits={"rows": 4, "improbable": 0.02, "excess": 3.0, "share": 0.05, "sigmas": 5.0},
     cause="Samples of a group are copies: engines or ranks share a random seed, or one response was repeated.",
     advice=(
         "Give every engine, rank and sample of a group its own seed, and none to the request itself.",
@@ -226,8 +226,9 @@ def duplicate_samples(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     come again.
 
     It fires on copies that cannot be chance: at least ``rows`` rows and a share of ``improbable`` of responses with a
-    probability below 1e-6 that stand twice in their group; or on a share of ``share`` that exceeds the expected one
-    ``excess`` times.
+    probability below 1e-6 that stand twice in their group; or on a share of ``share`` over the whole run that exceeds the
+    expected one ``excess`` times, and by ``sigmas`` standard errors of a count of pairs. Steps are pooled before they are
+    compared: picking those with many copies would make any run look bad.
 
     Limits: if the logprob belongs to another temperature than the sampler's, greedy or cold sampling looks like copies;
     ``config.temperature`` and ``config.top_k`` tell.
@@ -242,27 +243,26 @@ def duplicate_samples(view: View, limits: Limits) -> Iterable[Hit | Skip]:
 def _copies(view: View, limits: Limits) -> Iterator[Hit]:
     share, expected = view.series("data.duplicate_frac"), view.series("data.duplicate_expected_frac")
     copies = above(view.series("data.improbable_duplicate_frac"), limits["improbable"])
-    excess = above(share, limits["share"])
-    if excess is not None:
-        predicted = at(expected, share.steps[excess.marked])
-        level = pooled(predicted) if predicted is not None else 0.0
-        if excess.items < limits["rows"] or excess.value < limits["excess"] * level or excess.items < level * excess.n + 10:
-            excess = None
-    if (copies is None or copies.items < limits["rows"]) and excess is None:
+    total, level, count = pooled(share), pooled(expected), int(share.counts.sum())
+    error = np.sqrt(2.0 * max(level * count, 1.0))  # copies come in pairs
+    excess = (
+        total >= limits["share"] and total >= limits["excess"] * level and (total - level) * count >= limits["sigmas"] * error
+    )
+    if copies is not None and copies.items >= limits["rows"]:
+        steps = copies.series.steps[copies.marked]
+        seen, chance = at(share, steps), at(expected, steps)
+        total, level = pooled(seen) if seen is not None else copies.value, pooled(chance) if chance is not None else level
+        evidence, when, first, last = [copies.evidence()], copies.when, copies.first, copies.last
+    elif excess and total * count >= limits["rows"]:
+        evidence, when, first, last = [], "over the whole run", int(share.steps[0]), int(share.steps[-1])
+    else:
         return
-    found = copies if copies is not None and copies.items >= limits["rows"] else excess
-    assert found is not None  # noqa: S101 - one of the two was found above
-    steps = found.series.steps[found.marked]
-    seen, chance = at(share, steps), at(expected, steps)
-    evidence = [found.evidence()]
-    total, level = pooled(seen) if seen is not None else found.value, pooled(chance) if chance is not None else float("nan")
-    if chance is not None:
-        evidence.append(Evidence("data.duplicate_frac", found.first, found.last, total, level, None, "1", found.n))
+    evidence.append(Evidence("data.duplicate_frac", first, last, total, level, None, "1", count))
     unchecked = () if view.config.temperature is not None else ("greedy sampling: config.temperature is not recorded",)
     message = (
-        f"{total:.1%} of the responses are identical to another of their group {found.when}, where their own "
+        f"{total:.1%} of the responses are identical to another of their group {when}, where their own "
         f"probabilities predict {level:.2%}"
     )
-    severe = total > limits["share"] and (np.isnan(level) or total > limits["excess"] * level)
+    severe = total > limits["share"] and total > limits["excess"] * level
     ruled_out = ("low entropy: the copies' own log-probabilities make them improbable",)
     yield Hit(message, "error" if severe else "warning", tuple(evidence), None, ruled_out, unchecked)

@@ -10,7 +10,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import PROGRESS, TRUNCATION, Progress, evidence, first_of, lacking, progress, span, too_short
+from rl_doctor.rules.reading import PROGRESS, TRUNCATION, Progress, evidence, first_of, lacking, progress, span, times, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -160,7 +160,7 @@ def entropy_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     unchecked: tuple[str, ...] = () if reward.series is not None else ("whether the reward falls: reward",)
     unchecked += () if cut is not None else ("whether more responses are truncated: finish_reason or config.max_response_length",)
     yield Hit(
-        f"Entropy grew {growth:.1f} times ({math.exp(moved.early.center):.3g} to {math.exp(moved.late.center):.3g}), "
+        f"Entropy grew {times(growth)} ({math.exp(moved.early.center):.3g} to {math.exp(moved.late.center):.3g}), "
         f"{span(series, begin)}; {reward.words()}"
         + ("; more responses are truncated" if more_cut else "")
         + ("; that is more than half the entropy of a uniform choice from the vocabulary" if near_uniform else ""),

@@ -54,8 +54,8 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     The share of such groups, each generation batch once, is an error if it is at least `nearly_all` over the whole run and
     the late window, and a warning if it is `standing` in the late window. If most of them are all right and the reward rose
     to its ceiling, it is info. The split into all right (the largest reward of the batch) and all wrong (the smallest) names
-    the cause; where at least `cut` of the responses are cut at the length limit, that is it.
-    At least `groups` groups are needed.
+    the cause; in a batch whose rewards all lie in one half of the run's range, that half decides. Where at least `cut` of the
+    responses are cut at the length limit, that is the cause. At least `groups` groups are needed.
     """
     series = view.get("group.zero_std_frac")
     if series is None:
@@ -70,7 +70,7 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if late_share < limits["standing"]:
         return
     reward = progress(view)
-    right, wrong = view.get("group.all_max_frac"), view.get("group.all_min_frac")
+    right, wrong = _sides(view)
     mostly_right = right is not None and _late_mean(right) >= 0.6 * late_share
     solved = reward.good and (mostly_right or (right is None and reward.at_ceiling)) and whole < limits["nearly_all"]
     severity: Severity = "error" if whole >= limits["nearly_all"] and late_share >= limits["nearly_all"] else "warning"
@@ -91,6 +91,25 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     )
 
 
+def _sides(view: View) -> tuple[Series | None, Series | None]:
+    """Shares of groups that are all right and all wrong, as the range of the run's rewards tells; None where nothing does."""
+    right, wrong = view.get("group.all_max_frac"), view.get("group.all_min_frac")
+    low, high = view.get("reward.min"), view.get("reward.max")
+    if right is None or wrong is None or low is None or high is None or len(right) != len(wrong):
+        return right, wrong
+    floor, top = float(low.values.min()), float(high.values.max())
+    if floor == top:
+        return None, None
+    none_right = np.isin(right.steps, high.steps[high.values < (floor + top) / 2])
+    none_wrong = np.isin(right.steps, low.steps[low.values > (floor + top) / 2])
+    both = right.values + wrong.values
+    all_right = np.where(none_wrong, both, np.where(none_right, 0.0, right.values))
+    return (
+        Series(right.metric, right.unit, right.steps, all_right, right.counts),
+        Series(wrong.metric, wrong.unit, right.steps, both - all_right, wrong.counts),
+    )
+
+
 def _why_idle(
     view: View, share: float, right: Series | None, wrong: Series | None, limits: Limits
 ) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
@@ -99,6 +118,8 @@ def _why_idle(
         return f"{_late_mean(cut):.0%} of the responses are cut at the length limit, so that whole groups fail alike.", (), ()
     unchecked = () if cut is not None else ("responses cut at the length limit: finish_reason",)
     if right is None or wrong is None:
+        if view.get("group.all_max_frac") is not None:
+            return "Every response of the run has the same reward, so that no group can differ.", (), unchecked
         return None, (), ("whether these groups are all right or all wrong: reward and group", *unchecked)
     if _late_mean(right) >= 0.6 * share:
         return "The prompts are too easy for this policy: most of these groups are all right.", (), unchecked

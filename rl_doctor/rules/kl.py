@@ -19,6 +19,7 @@ from rl_doctor.rules.reading import (
     evidence,
     first_of,
     lacking,
+    positive,
     progress,
     span,
     times,
@@ -52,10 +53,8 @@ def _measured(view: View) -> list[tuple[str, Series]]:
 
 def _moved(series: Series) -> Series:
     """The series without exact zeros, which are passes before any update; as it is where little else is left."""
-    keep = series.values > 0.0
-    if np.count_nonzero(keep) < _SHORTEST_FOR_SPIKES:
-        return series
-    return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
+    kept = positive(series)
+    return kept if len(kept) >= _SHORTEST_FOR_SPIKES else series
 
 
 def _excursions(series: Series) -> list[trend.Excursion]:

@@ -10,7 +10,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import PROGRESS, TRUNCATION, evidence, first_of, lacking, progress, too_short
+from rl_doctor.rules.reading import PROGRESS, TRUNCATION, evidence, first_of, lacking, progress, times, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -150,7 +150,7 @@ def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     severity: Severity = "error" if reward.course == "falling" else "info" if reward.series is None else "warning"
     yield Hit(
-        f"Responses grew {growth:.1f} times, from {math.exp(moved.early.center):.0f} to "
+        f"Responses grew {times(growth)}, from {math.exp(moved.early.center):.0f} to "
         f"{math.exp(moved.late.center):.0f} tokens, since "
         f"step {series.steps[begin]}; {reward.words()}",
         severity,

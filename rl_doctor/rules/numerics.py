@@ -21,7 +21,6 @@ _SCALARS = (
     "policy.kl_old_k1", "policy.ratio_mean", "adv.mean", "optim.learning_rate",
 )  # fmt: skip
 _ORDER = (
-    "rollout_logprob",
     "old_logprob",
     "ref_logprob",
     "reward",
@@ -37,7 +36,6 @@ _ORDER = (
 """Numbers in the order in which a step computes them: the first that breaks is the one to look at."""
 _AUXILIARY = frozenset(
     {
-        "rollout_logprob",
         "teacher_logprob",
         "old_value",
         "value",
@@ -50,6 +48,11 @@ _AUXILIARY = frozenset(
     }
 )
 """Columns in which a null, read as NaN, may mean that the value was not recorded for some tokens."""
+
+_LEFT_OUT = _TRAINED + "rollout_logprob"
+"""Engines return no logprob for some tokens by design or by fault; missing-rollout-logprob tells."""
+_IN_LOSS = ("logprob", "old_logprob", "advantage")
+"""Columns without which there is no loss: if they hold nothing, that is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +109,13 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     within a step in the order of computation, is the one to look at; what follows is consequence.
 
     Every recorded token column is counted at the tokens trained on and at the other stored tokens; scalars count as they
-    are. A column that is NaN everywhere counts as not recorded. NaN at trained tokens or in a scalar is an error (a warning
-    in a column that the update need not read); outside the mask only it is a warning, and info if the gradient norm is known
-    to stay finite: harmless as long as the trainer selects, and not if it multiplies by the mask.
+    are. A column that is NaN everywhere counts as not recorded, which is a warning for what the loss is made of. NaN at
+    trained tokens or in a scalar is an error (a warning in a column that the update need not read); outside the mask only it
+    is a warning, and info if the gradient norm is known to stay finite: harmless as long as the trainer selects, and not if
+    it multiplies by the mask. Gaps in rollout_logprob are the business of missing-rollout-logprob.
     """
     del limits
-    names = [name for name in view.all_series if name.startswith((_TRAINED, _STORED))]
+    names = [name for name in view.all_series if name.startswith((_TRAINED, _STORED)) and name != _LEFT_OUT]
     scalars = [name for name in _SCALARS if name in view.all_series and len(view.all_series[name])]
     if not names and not scalars:
         yield lacking(view, "policy.entropy", *_SCALARS)
@@ -120,9 +124,41 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     broken += [found for name in scalars if (found := _broken_scalar(view.all_series[name])) is not None]
     if broken:
         yield _first(broken)
+    if blank := [name for name in _in_loss(view) if _blank(view, name)]:
+        yield _never_finite(view, blank)
     masked = [found for name in names if name.startswith(_STORED) and (found := _masked_only(view, name)) is not None]
     if masked and not broken:
         yield _outside_mask(view, masked)
+
+
+def _in_loss(view: View) -> tuple[str, ...]:
+    return (*_IN_LOSS, "ref_logprob") if view.config.kl_coef else _IN_LOSS
+
+
+def _blank(view: View, column: str) -> bool:
+    """Whether a column is there and holds no finite number at any trained token."""
+    series = view.all_series.get(_TRAINED + column)
+    if series is None or not series.counts.any():
+        return False
+    told = series.counts > 0
+    return bool(np.all(series.values[told] == series.counts[told]))
+
+
+def _never_finite(view: View, columns: list[str]) -> Hit:
+    norm = view.get("optim.grad_norm")
+    series = view.all_series[_TRAINED + columns[0]]
+    number = int(series.counts.sum())
+    return Hit(
+        f"{', '.join(columns)} {'is' if len(columns) == 1 else 'are'} not finite at any of the {number} trained tokens",
+        "warning",
+        tuple(
+            Evidence(_TRAINED + name, int(series.steps[0]), int(series.steps[-1]), float(number), None, 0.0, "tokens", number)
+            for name in columns
+        ),
+        cause="The column was not filled while recording; if these are the numbers that were trained on, the loss is NaN.",
+        ruled_out=() if norm is None else ("a loss that is NaN throughout: the gradient norm is finite at some steps",),
+        unchecked=("whether the update was NaN: grad_norm",) if norm is None else (),
+    )
 
 
 def _first(broken: list[_Break]) -> Hit:
@@ -164,7 +200,7 @@ def _outside_mask(view: View, masked: list[_Break]) -> Hit:
 def _broken_column(view: View, name: str) -> _Break | None:
     series = view.all_series[name]
     bad = series.values > 0
-    if not bad.any() or bool(np.all(series.values[series.counts > 0] == series.counts[series.counts > 0])):
+    if not bad.any() or _blank(view, name.removeprefix(_TRAINED)):
         return None
     return _Break(name, series, bad, int(series.values[bad].sum()), partial=True)
 

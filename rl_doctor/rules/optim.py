@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import PROGRESS, evidence, lacking, progress, span, too_short
+from rl_doctor.rules.reading import PROGRESS, evidence, lacking, positive, progress, span, times, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -35,7 +35,8 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     clipping, and a clipped spike does little harm.
 
     A point is part of a spike if it exceeds the level `factor` times and by `sigmas` robust standard deviations of the
-    logarithm, and `above_start` times the early window. Recovered is info. It is a warning if it lasts for `lasting` of the
+    logarithm, and `above_start` times the early window. Steps with a norm of exactly 0, which have no signal, are left out.
+    Recovered is info. It is a warning if it lasts for `lasting` of the
     run and has not recovered, or is `large` times and within the last `recent` share.
     """
     series = view.get("optim.grad_norm")
@@ -44,6 +45,10 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     if skip := too_short(series, 12):
         yield skip
+        return
+    series = positive(series)
+    if len(series) < 12:
+        yield Skip("data", f"the gradient norm is above 0 at {len(series)} steps only")
         return
     usual = trend.early(series.values).center
     found = [
@@ -61,7 +66,7 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     bound = view.config.max_grad_norm
     post = bound is not None and float(np.mean(np.isclose(series.values, bound, rtol=1e-3))) > 0.5
     yield Hit(
-        f"Gradient norm reached {worst.value:.3g}, {worst.factor:.0f} times its level of {worst.level:.3g}, at "
+        f"Gradient norm reached {worst.value:.3g}, {times(worst.factor)} its level of {worst.level:.3g}, at "
         f"{span(series, worst.first, worst.last)}" + (" and recovered" if worst.recovered else " and has not recovered"),
         severity,
         tuple(
@@ -104,10 +109,9 @@ def grad_vanished(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if skip := too_short(series):
         yield skip
         return
-    positive = series.values[series.values > 0]
-    if positive.size < 0.5 * len(series):
+    if len(positive(series)) < 0.5 * len(series):
         return
-    values = np.log(np.maximum(series.values, float(np.max(positive)) * 1e-9))
+    values = np.log(np.maximum(series.values, float(np.max(series.values)) * 1e-9))
     moved = trend.change(values)
     left = float(np.exp(moved.difference))
     if left > limits["left"] or moved.z > -limits["z"]:

@@ -16,6 +16,7 @@ from rl_doctor.rules.view import View
 
 _OUTSIDE = ("policy.outside_frac", "policy.clip_frac")
 _MISMATCH = ("mismatch.abs", "mismatch.k3")
+_PER_PAIR = "mismatch.corr"
 
 
 def k3_bound(low: float, high: float) -> float:
@@ -159,7 +160,7 @@ def _why_outside(view: View, share: float) -> tuple[str | None, tuple[str, ...],
     severity="error",
     optional=(
         "policy.later_zero_frac", "policy.ratio_zero_frac", "policy.ratio_mean", "policy.kl_old_k3", "policy.kl_old_k1",
-        "optim.learning_rate", "optim.grad_norm", "stale.mean", *_MISMATCH,
+        "optim.learning_rate", "optim.grad_norm", "stale.mean", *_MISMATCH, _PER_PAIR,
     ),
     limits={"inert": 0.999, "tokens": 200, "drift": 3.0, "z": 6.0, "material": 0.02},
     cause="old_logprob is computed anew in every pass (or logprob is divided by its own detached copy), so that the "
@@ -188,7 +189,8 @@ def inert_ratio(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     more tokens have a log-ratio of exactly 0 while learning rate and gradient norm are positive (error); if this holds for
     all tokens of rollouts that are a weight version or more behind and no importance weight corrects for it (warning); or if
     ratio and KL are exactly 1 and 0 at every step while the gap to the sampler grows `drift` times, by `z` standard errors
-    and to at least `material` nat (warning).
+    and to at least `material` nat (warning). Where the sampler's logprobs were recorded token by token, the rules on rollout
+    against trainer judge the gap, and the last two are info.
     """
     later = view.get("policy.later_zero_frac")
     if later is not None and int(later.counts.sum()) >= limits["tokens"]:
@@ -256,6 +258,11 @@ def _inert_later(view: View, later: Series, limits: Limits) -> Hit | None:
     )
 
 
+def _unless_told(view: View) -> Severity:
+    """Info where the rules on rollout against trainer see the gap token by token and name its cause; else a warning."""
+    return "warning" if view.get(_PER_PAIR) is None else "info"
+
+
 def _inert_lag(view: View, limits: Limits) -> Hit | None:
     zero, lag = view.get("policy.ratio_zero_frac"), view.get("stale.mean")
     if zero is None or lag is None or not uncorrected(view):
@@ -270,7 +277,7 @@ def _inert_lag(view: View, limits: Limits) -> Hit | None:
     return Hit(
         f"The ratio is exactly 1 although the rollouts are {float(np.median(lag.values[there][stale])):.1f} weight "
         "versions behind",
-        "warning",
+        _unless_told(view),
         (
             evidence(zero, 0, -1, limit=limits["inert"]),
             evidence(lag, 0, -1, limit=1.0),
@@ -299,7 +306,7 @@ def _inert_drift(view: View, limits: Limits) -> Hit | None:
     return Hit(
         f"The ratio is exactly 1 at all {len(ratio)} steps while the gap to the sampler's logprobs grew from "
         f"{math.exp(moved.early.center):.3g} to {level:.3g}",
-        "warning",
+        _unless_told(view),
         (evidence(ratio, 0, -1, value=1.0), evidence(gap, begin, -1, value=level, baseline=math.exp(moved.early.center))),
         cause="The ratio compares the trainer with itself, so that a sampler with other weights goes unnoticed: stale weights.",
         ruled_out=("fresh rollouts: the sampler's logprobs drift away from the trainer's",),

@@ -84,6 +84,12 @@ def span(series: Series, first: int, last: int = -1) -> str:
     return f"step {start}" if start == end else f"steps {start} to {end}"
 
 
+def positive(series: Series) -> Series:
+    """The points above 0: a step on which a non-negative quantity is exactly 0 says nothing about its level."""
+    keep = series.values > 0.0
+    return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
+
+
 def times(factor: float) -> str:
     """A factor in words; beyond a thousand the number says nothing more."""
     return f"{factor:.2g} times" if factor < 10 else f"{factor:.0f} times" if factor <= 1000 else "more than 1000 times"

@@ -83,7 +83,8 @@ def _filled(view: View, limits: Limits) -> Iterator[Hit]:
         yield Hit(message, "error", (zeros.evidence(),), cause, ruled_out)
         taken = 0.0
     if nans is not None and nans.items - taken >= limits["tokens"] and nans.value > limits["share"]:
-        message = f"{nans.items:.0f} of {nans.n} trained tokens ({nans.value:.2%}) have no rollout_logprob (NaN) {nans.when}"
+        counted = f"{nans.items:.0f} of {nans.n} trained tokens ({nans.value:.2%})"
+        message = f"{counted} have no rollout_logprob (NaN or infinite) {nans.when}"
         yield Hit(message, "warning", (nans.evidence(),), "The engine did not return the logprobs of these tokens.")
 
 

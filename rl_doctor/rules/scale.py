@@ -10,7 +10,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import KL_REFERENCE, PROGRESS, evidence, first_of, lacking, progress, too_short
+from rl_doctor.rules.reading import KL_REFERENCE, PROGRESS, evidence, first_of, lacking, progress, times, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -43,7 +43,7 @@ def components(view: View) -> Mapping[str, Mapping[str, Series]]:
     ),
     avoids=(
         "A single component.",
-        "Components that are constant: a saturated or dead one is info.",
+        "Components that are constant: one that never changes in the whole run is info.",
         "A component that is learned: its largest value stays what it was.",
     ),
     source="Public post-mortems in which a shaped component drives the update; reproduced by scaling one component",
@@ -57,8 +57,8 @@ def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Ski
     It fires as a warning if one component holds at least `share` of the within-group variance although another varies too
     and its standard deviation is `scale` times smaller, at `live` of the late steps; as an error if the size of a component
     grew `jump` times, suddenly and lastingly, or between the early and the late window of its largest absolute value.
-    Components that are constant at four of five
-    steps are info, and a warning if they are `constant` times what any other component reaches.
+    Components that are the same for every response of the run are info. One that is constant at four of five steps is a
+    warning if it is `constant` times what any other component reaches.
     """
     found = components(view)
     if not found:
@@ -72,9 +72,13 @@ def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Ski
     yield from grown
     if not grown and len(found) > 1:
         yield from _drowned(found, limits)
-    constant = [hit for name, stats in found.items() if (hit := _constant(name, stats, _others(found, name), limits)) is not None]
-    if len(constant) < len(found):
-        yield from constant
+    for name, stats in found.items():
+        if (hit := _towering(name, stats, _others(found, name), limits)) is not None:
+            yield hit
+            return
+    dead = {name: level for name, stats in found.items() if (level := _dead(stats)) is not None}
+    if dead and len(dead) < len(found):
+        yield _told_dead(found, dead)
 
 
 def _size(stats: Mapping[str, Series]) -> Series | None:
@@ -104,8 +108,7 @@ def _grown(name: str, stats: Mapping[str, Series], limits: Limits) -> Hit | None
     if sudden and jump is not None:
         before, after = math.exp(jump.before), math.exp(jump.after)
     return Hit(
-        f"Reward component {name} grew {after / before:.0f} times, from {before:.3g} to {after:.3g}, at step "
-        f"{series.steps[begin]}",
+        f"Reward component {name} grew {times(after / before)}, from {before:.3g} to {after:.3g}, at step {series.steps[begin]}",
         "error",
         (evidence(series, begin, -1, value=after, baseline=before, limit=limits["jump"] * before, where={"component": name}),),
         cause=f"The scale of {name} changed: another weight, unit or normaliser from that step on.",
@@ -154,24 +157,41 @@ def _others(found: Mapping[str, Mapping[str, Series]], name: str) -> float:
     return max((float(size.values.max()) for size in sizes), default=0.0)
 
 
-def _constant(name: str, stats: Mapping[str, Series], others: float, limits: Limits) -> Hit | None:
-    """A component that has one value at nearly all steps."""
+def _towering(name: str, stats: Mapping[str, Series], others: float, limits: Limits) -> Hit | None:
+    """A component that has one value at nearly all steps, far above what the others reach."""
     mean, spread = stats.get("mean"), stats.get("std")
-    if mean is None or len(mean) < 5:
+    if mean is None or len(mean) < limits["steps"]:
         return None
     values, counts = np.unique(mean.values, return_counts=True)
     share, value = float(counts.max()) / len(mean), float(values[np.argmax(counts)])
     if share < 0.8 or (share == 1.0 and spread is not None and float(spread.values.max()) > 0):
         return None
-    drowns = 0.0 < others < abs(value) / limits["constant"]
+    if not 0.0 < others < abs(value) / limits["constant"]:
+        return None
     return Hit(
-        f"Reward component {name} is {value:g} at {counts.max()} of {len(mean)} steps"
-        + (": never earned" if value == 0 else f"; no other component exceeds {others:.3g}" if drowns else ""),
-        "warning" if drowns else "info",
+        f"Reward component {name} is {value:g} at {counts.max()} of {len(mean)} steps; no other component exceeds {others:.3g}",
+        "warning",
         (evidence(mean, 0, -1, value=value, where={"component": name}),),
-        cause="The component is dead: never earned, or never computed."
-        if value == 0
-        else "The component is saturated or constant.",
+        cause="The component is constant, and so large that what varies hardly shows in the reward.",
+    )
+
+
+def _dead(stats: Mapping[str, Series]) -> float | None:
+    """The value of a component that is the same for every response of the run; None if it varies."""
+    mean, spread = stats.get("mean"), stats.get("std")
+    if mean is None or (spread is not None and float(spread.values.max()) > 0):
+        return None
+    return float(mean.values[0]) if bool(np.all(mean.values == mean.values[0])) else None
+
+
+def _told_dead(found: Mapping[str, Mapping[str, Series]], dead: Mapping[str, float]) -> Hit:
+    several = len(dead) > 1
+    named = ", ".join(f"{name} ({value:g})" for name, value in dead.items())
+    return Hit(
+        f"Reward component{'s' if several else ''} {named} never change{'' if several else 's'}",
+        "info",
+        tuple(evidence(found[name]["mean"], 0, -1, value=value, where={"component": name}) for name, value in dead.items()),
+        cause="A component at 0 is dead: never earned or never computed. Another value is saturated, or constant by design.",
     )
 
 
@@ -179,7 +199,7 @@ def _constant(name: str, stats: Mapping[str, Series], others: float, limits: Lim
     "RLD405", "kl-penalty-dominates",
     severity="warning",
     optional=(*KL_REFERENCE, "adv.std", "adv.abs_mean", "reward.std", "group.std_mean", "length.mean", *PROGRESS),
-    limits={"ratio": 1.0, "steps": 8},
+    limits={"ratio": 1.0, "steps": 8, "far": 3.0, "signal": 1e-6},
     cause="kl_coef is too large for the scale of the reward, so that staying at the reference pays more than earning reward.",
     advice=(
         "Lower kl_coef until the penalty is well below the spread of the reward.",
@@ -195,7 +215,8 @@ def kl_penalty_dominates(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     In the loss, a token's KL term pulls with about kl_coef * sqrt(2 * KL), the policy term with the advantage; in the
     reward, the penalty of a response is kl_coef * KL * length, against the spread of the reward. The median over the late
-    window is held against `ratio`, over at least `steps` steps.
+    window is held against `ratio`, over at least `steps` steps; steps on which the advantages (or rewards) differ by less
+    than `signal` have no policy term and are left out. While the reward rises it is info, up to `far` times.
     """
     coefficient = view.config.kl_coef
     if not coefficient:
@@ -212,35 +233,39 @@ def kl_penalty_dominates(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if skip := too_short(kl, int(limits["steps"])):
         yield skip
         return
-    last = trend.late(kl.values, 0.3)
-    level = float(np.median(np.abs(kl.values[last.first :])))
-    if view.config.kl_in_reward:
-        scale, length = first_of(view, "group.std_mean", "reward.std"), view.get("length.mean")
-        if scale is None or length is None:
-            yield lacking(view, "reward.std" if scale is None else "length.mean")
-            return
-        penalty = coefficient * level * trend.late(length.values).center
-        words = "per response"
-    else:
-        scale = first_of(view, "adv.std", "adv.abs_mean")
-        if scale is None:
-            yield lacking(view, "adv.std", "adv.abs_mean")
-            return
-        penalty = coefficient * math.sqrt(2.0 * level)
-        words = "per token"
-    size = float(np.quantile(scale.values[trend.late(scale.values, 0.3).first :], 0.75))
-    if size <= 1e-6 or penalty < limits["ratio"] * size:
-        if size <= 1e-6:
-            yield Skip("data", f"{scale.metric} is 0: nothing to hold the penalty against")
+    against = _against(view, kl, coefficient)
+    if isinstance(against, Skip):
+        yield against
         return
-    reward = progress(view)
-    yield Hit(
-        f"KL penalty {words} is {penalty:.3g}, {penalty / size:.1f} times {scale.metric} ({size:.3g}), with kl_coef "
-        f"{coefficient:g}; "
-        f"{reward.words()}",
-        "info" if reward.course == "rising" else "warning",
-        (evidence(kl, last.first, -1, value=penalty, baseline=size, limit=limits["ratio"] * size),),
-    )
+    penalty, scale, words = against
+    recent = scale.values[trend.late(scale.values, 0.3).first :]
+    recent = recent[recent > limits["signal"]]
+    if recent.size == 0:
+        yield Skip("data", f"{scale.metric} is 0 at the end of the run: nothing to hold the penalty against")
+    elif penalty >= limits["ratio"] * (size := float(np.quantile(recent, 0.75))):
+        reward = progress(view)
+        yield Hit(
+            f"KL penalty {words} is {penalty:.3g}, {times(penalty / size)} {scale.metric} ({size:.3g}), with kl_coef "
+            f"{coefficient:g}; {reward.words()}",
+            "info" if reward.course == "rising" and penalty < limits["far"] * size else "warning",
+            (evidence(kl, trend.late(kl.values, 0.3).first, -1, value=penalty, baseline=size, limit=limits["ratio"] * size),),
+        )
+
+
+def _against(view: View, kl: Series, coefficient: float) -> tuple[float, Series, str] | Skip:
+    """The penalty at the end of the run, the series to hold it against, and what it is counted per."""
+    level = float(np.median(np.abs(kl.values[trend.late(kl.values, 0.3).first :])))
+    if not view.config.kl_in_reward:
+        scale = first_of(view, "adv.std", "adv.abs_mean")
+        return (
+            lacking(view, "adv.std", "adv.abs_mean")
+            if scale is None
+            else (coefficient * math.sqrt(2 * level), scale, "per token")
+        )
+    scale, length = first_of(view, "group.std_mean", "reward.std"), view.get("length.mean")
+    if scale is None or length is None:
+        return lacking(view, "reward.std" if scale is None else "length.mean")
+    return coefficient * level * trend.late(length.values).center, scale, "per response"
 
 
 @rule(

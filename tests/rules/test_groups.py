@@ -162,3 +162,18 @@ def test_critic_advantages_are_not_judged_from_groups() -> None:
     assert _judge("RLD410", {**values, "adv.varying_frac": np.ones(N)}, count=500).reason == "data"
     assert _judge("RLD410", {**values, "adv.abs_mean": np.zeros(N)}, count=500).reason == "data"
     assert _judge("RLD410", values, count=2).reason == "length"
+
+
+def test_all_right_and_all_wrong_are_told_by_the_range_of_the_run() -> None:
+    """In steps in which every response fails alike, each group has the largest reward of its batch."""
+    alike = np.arange(N) % 2 == 0
+    values = {
+        "group.zero_std_frac": np.ones(N), "group.all_max_frac": np.where(alike, 1.0, 0.1),
+        "group.all_min_frac": np.where(alike, 0.0, 0.9), "reward.min": np.full(N, 0.2), "reward.max": np.where(alike, 0.2, 1.2),
+    }  # fmt: skip
+    (found,) = _judge("RLD407", values).findings
+    assert "6% all right, 94% all wrong" in found.message
+    assert "too hard" in found.cause
+    (found,) = _judge("RLD407", {**values, "reward.max": np.full(N, 0.2)}).findings
+    assert "all right" not in found.message
+    assert "the same reward" in found.cause

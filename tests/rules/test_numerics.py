@@ -72,5 +72,23 @@ def test_column_that_is_nan_everywhere_was_not_recorded() -> None:
 
 
 def test_column_that_the_update_need_not_read_is_a_warning() -> None:
-    (found,) = _judge({"numerics.nonfinite.rollout_logprob": _from(3, 4.0), "optim.grad_norm": np.ones(N)}).findings
+    (found,) = _judge({"numerics.nonfinite.is_weight": _from(3, 4.0), "optim.grad_norm": np.ones(N)}).findings
     assert found.severity == "warning"
+
+
+def test_gaps_in_rollout_logprobs_are_left_to_their_own_rule() -> None:
+    values = {"numerics.nonfinite.rollout_logprob": _from(0, 30.0), "numerics.nonfinite_stored.rollout_logprob": _from(0, 30.0)}
+    assert _judge({**values, "optim.grad_norm": np.ones(N)}).outcome == "passed"
+    (found,) = _judge({**values, "numerics.nonfinite.logprob": _from(7, 5.0)}).findings
+    assert found.message.startswith("logprob is not finite from step 7 on")
+
+
+def test_column_of_the_loss_that_holds_nothing_is_a_warning() -> None:
+    values = {"numerics.nonfinite.logprob": np.full(N, 100.0), "numerics.nonfinite.ref_logprob": np.full(N, 100.0)}
+    (found,) = _judge(values).findings
+    assert found.severity == "warning"
+    assert found.message == "logprob is not finite at any of the 3000 trained tokens"
+    assert found.unchecked
+    (found,) = _judge({**values, "optim.grad_norm": np.ones(N)}).findings
+    assert found.severity == "warning"
+    assert found.ruled_out

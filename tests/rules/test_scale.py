@@ -57,9 +57,10 @@ def test_dead_and_saturated_components_are_info_and_a_lone_constant_one_is_none_
         "reward.component.live.mean": RNG(0).random(N),
     }  # fmt: skip
     found = result("RLD404", values).findings
-    assert [item.severity for item in found] == ["info", "info"]
+    assert [item.severity for item in found] == ["info"]
+    assert found[0].message == "Reward components dead (0), full (1) never change"
     assert "dead" in found[0].cause
-    assert "saturated" in found[1].cause
+    assert "saturated" in found[0].cause
     assert result("RLD404", {"reward.component.only.mean": np.ones(N)}).outcome == "passed"
 
 
@@ -120,3 +121,19 @@ def test_binary_unbounded_and_rarely_reached_bounds_pass(changes: dict[str, Floa
 def test_bound_without_distinct_values_names_the_column() -> None:
     made = result("RLD406", {"reward.mean": np.ones(N)}, missing={"reward.distinct_frac": ("reward",)})
     assert (made.outcome, made.missing) == ("skipped", ("reward",))
+
+
+def test_component_that_is_nearly_always_earned_is_not_worth_a_word() -> None:
+    format_score = np.full(N, 0.2)
+    format_score[3] = 0.15
+    values = {"reward.component.format.mean": format_score, "reward.component.success.mean": RNG(0).random(N)}
+    assert severity("RLD404", values) is None
+
+
+def test_steps_without_any_advantage_are_left_out() -> None:
+    """Where every advantage is 0, any KL penalty is a multiple of it."""
+    idle = np.where(np.arange(N) % 3 == 0, 0.8, 5e-12)
+    values = {"ref.kl_k3": np.full(N, 0.05), "adv.std": idle}
+    assert severity("RLD405", values, with_config(kl_coef=0.01)) is None
+    assert severity("RLD405", values, with_config(kl_coef=10.0)) == "warning"
+    assert result("RLD405", {**values, "adv.std": np.full(N, 5e-12)}, with_config(kl_coef=10.0)).outcome == "skipped"
