@@ -22,6 +22,7 @@ class StoreFacts:
         incomplete_steps: steps that not every writing rank has completed.
         unsorted_steps: number of places where the step falls from one row to the next.
         repeated_rows: number of sequence rows that repeat the keys (step, epoch, minibatch, microbatch, rank, uid) of another.
+        empty_columns: canonical float columns that are there but hold no value in any row: nothing but null and NaN.
     """
 
     first_step: int | None = None
@@ -36,3 +37,4 @@ class StoreFacts:
     incomplete_steps: tuple[int, ...] = ()
     unsorted_steps: int = 0
     repeated_rows: int = 0
+    empty_columns: tuple[str, ...] = ()

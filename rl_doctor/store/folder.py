@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,8 @@ from rl_doctor.store.metrics_json import metric_log
 from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.part import Part, PartFragment, open_metrics, open_part, read_metrics
 from rl_doctor.store.plan import Segment, rows_in_order, windows_of
-from rl_doctor.store.presence import Presence, require_values
+from rl_doctor.store.presence import Presence, empty_floats, require_values
+from rl_doctor.store.rows import Rows
 from rl_doctor.store.run import Run
 
 
@@ -47,24 +47,26 @@ def open_folder(path: Path) -> Run:
     if not kept and not metric_parts:
         raise NothingToJudgeError(f"{path}: no rows recorded{_why(skipped)}")
     columns = frozenset(name for name in presence.present if schema.column(name) is not None)
+    null = frozenset(name for name in presence.named - presence.present if schema.column(name) is not None)
     fragments = [PartFragment(part, group) for part, group, _ in kept]
     segments = [Segment(step, index, 0, part.rows[group], part.tokens[group]) for index, (part, group, step) in enumerate(kept)]
-    run = Run(
+
+    def read(name: str) -> Iterator[Rows]:
+        return (rows for _, rows in rows_in_order(fragments, windows_of(segments), [name]))
+
+    require_values(columns, presence.numeric.__contains__, read, str(path), null)
+    return Run(
         path,
         info,
         columns,
         fragments,
         segments,
-        partial(_facts, path, info, listing, parts, (fragments, segments, columns), skipped, [*notes, *overlap]),
+        lambda: replace(
+            _facts(path, info, listing, parts, (fragments, segments, columns), skipped, [*notes, *overlap]),
+            empty_columns=empty_floats(columns, presence.numeric.__contains__, read, null),
+        ),
         lambda: metric_log(record for part in metric_parts for record in read_metrics(part)),
     )
-    require_values(
-        columns,
-        presence.numeric.__contains__,
-        lambda name: (rows for _, rows in rows_in_order(fragments, windows_of(segments), [name])),
-        str(path),
-    )
-    return run
 
 
 def _list(path: Path) -> _Listing:

@@ -15,6 +15,7 @@ from rl_doctor.store.decode import decode
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.metrics_json import Record, metric_log
 from rl_doctor.store.parquet_file import ParquetInput
+from rl_doctor.store.presence import floats
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,6 +78,20 @@ def read_history(source: ParquetInput, step: str) -> MetricLog:
     if not len(log) or np.isnan(log.values).all():
         raise NothingToJudgeError(f"{source.path}: a history of scalars without a value that is not NaN")
     return log
+
+
+def empty_scalars(source: ParquetInput, found: Mapping[str, str], log: MetricLog) -> tuple[str, ...]:
+    """Canonical float columns of a history that hold no value; none in the long form, whose columns are no metrics.
+
+    Args:
+        source: the file.
+        found: canonical name -> name in the file.
+        log: what ``read_history`` gave.
+    """
+    if set(source.schema.names) >= _LONG:
+        return ()
+    filled = set(log.names[~np.isnan(log.values)].tolist())
+    return tuple(floats(name for name, own in found.items() if own not in filled))
 
 
 def _steps(source: ParquetInput, table: pa.Table, name: str, first_row: int) -> list[int]:

@@ -10,7 +10,7 @@ from rl_doctor.store.facts import StoreFacts
 METRICS_FILE_MEMBER: Final = "metrics_file"
 """Names the file beside the run file that has the logged metrics."""
 FACTS_MEMBER: Final = "store"
-"""What the folder told beside its rows: steps dropped or incomplete, parts left out, notes."""
+"""What the folder told beside its rows: steps dropped or incomplete, parts left out, columns without a value, notes."""
 
 
 def facts_to_json(facts: StoreFacts) -> dict[str, Any]:
@@ -20,6 +20,7 @@ def facts_to_json(facts: StoreFacts) -> dict[str, Any]:
         "notes": list(facts.notes),
         "dropped_steps": facts.dropped_steps,
         "incomplete_steps": list(facts.incomplete_steps),
+        "empty_columns": list(facts.empty_columns),
     }
     return {name: value for name, value in document.items() if value}
 
@@ -36,6 +37,7 @@ def facts_from_json(document: Any, where: str) -> StoreFacts:
             notes=tuple(str(item) for item in document.get("notes", ())),
             dropped_steps=int(document.get("dropped_steps", 0)),
             incomplete_steps=tuple(int(item) for item in document.get("incomplete_steps", ())),
+            empty_columns=tuple(str(item) for item in document.get("empty_columns", ())),
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise InputError(f"{where}: its member {FACTS_MEMBER!r} is malformed; pack the run again") from error

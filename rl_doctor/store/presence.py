@@ -21,17 +21,20 @@ class Presence:
     """Collects from footers which columns are not null everywhere, and which have a value that is not NaN.
 
     Attributes:
+        named: names in the file.
         present: names in the file with a value that is not null.
         numeric: names in the file whose footer proves a value that is not NaN.
     """
 
     def __init__(self) -> None:
+        self.named: set[str] = set()
         self.present: set[str] = set()
         self.numeric: set[str] = set()
         self._owners: dict[tuple[str, ...], list[str]] = {}
 
     def add(self, metadata: Any, schema_: Any) -> None:
         """Take a file's footer and its Arrow schema."""
+        self.named.update(schema_.names)
         names = [field.name for field in schema_ if not _is_null(field.type)]
         paths = tuple(metadata.schema.column(index).path for index in range(metadata.num_columns))
         if paths not in self._owners:
@@ -93,15 +96,27 @@ def require_values(
         NothingToJudgeError: every number is NaN or null.
     """
     columns = list(columns)
-    floats = _floats(columns)
-    void = _floats(null)
+    floats = floats(columns)
+    void = floats(null)
     if not (floats or void) or not _TELLING.isdisjoint(columns) or any(proven(name) for name in floats):
         return
-    for name in floats:
-        if any(not np.isnan(rows.columns[name]).all() for rows in read(name)):
-            return
+    if any(_has_number(name, read) for name in floats):
+        return
     raise NothingToJudgeError(f"{where}: holds nothing but NaN or null in {', '.join([*floats, *void])}")
 
 
-def _floats(names: Iterable[str]) -> list[str]:
+def empty_floats(
+    columns: Iterable[str], proven: Callable[[str], bool], read: Callable[[str], Iterable[Rows]], null: Iterable[str]
+) -> tuple[str, ...]:
+    """Canonical float columns in which every value is null or NaN; takes what ``require_values`` takes."""
+    blank = [name for name in floats(columns) if not proven(name) and not _has_number(name, read)]
+    return tuple(sorted({*blank, *floats(null)}))
+
+
+def _has_number(name: str, read: Callable[[str], Iterable[Rows]]) -> bool:
+    return any(not np.isnan(rows.columns[name]).all() for rows in read(name))
+
+
+def floats(names: Iterable[str]) -> list[str]:
+    """Those of the names that are canonical float columns, sorted."""
     return sorted(name for name in names if (column := schema.column(name)) is not None and column.dtype in FLOATS)

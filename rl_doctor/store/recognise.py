@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from rl_doctor.store.aliases import ATTENTION_MASK, PANDAS_INDEX, Resolution, re
 from rl_doctor.store.decode import is_list
 from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.flat import open_flat
-from rl_doctor.store.history import is_history, read_history
+from rl_doctor.store.history import empty_scalars, is_history, read_history
 from rl_doctor.store.index import count
 from rl_doctor.store.info import info_from_json, parse_json
 from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER, facts_from_json
@@ -21,8 +21,8 @@ from rl_doctor.store.metrics_json import metric_log, metrics_from_json
 from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.part import open_metrics, read_metrics
 from rl_doctor.store.plan import Opened, rows_in_order, windows_of
-from rl_doctor.store.presence import Presence, require_values
-from rl_doctor.store.rows import is_token
+from rl_doctor.store.presence import Presence, empty_floats, require_values
+from rl_doctor.store.rows import Rows, is_token
 from rl_doctor.store.run import Run
 from rl_doctor.store.run_file import open_lists
 
@@ -64,18 +64,16 @@ def _run(
 ) -> Run:
     resolution, presence = found
     columns = frozenset(opened.columns)
-    require_values(
-        columns,
-        lambda name: names.get(name) in presence.numeric,
-        lambda name: (rows for _, rows in rows_in_order(opened.fragments, windows_of(opened.segments), [name])),
-        str(source.path),
-        (name for name in resolution.found if name not in names),
-    )
-    null = tuple(
-        f"column {found!r} is null everywhere: it counts as absent"
-        for name, found in resolution.found.items()
-        if name not in names
-    )
+    null = {name: found for name, found in resolution.found.items() if name not in names}
+
+    def proven(name: str) -> bool:
+        return names.get(name) in presence.numeric
+
+    def read(name: str) -> Iterator[Rows]:
+        return (rows for _, rows in rows_in_order(opened.fragments, windows_of(opened.segments), [name]))
+
+    require_values(columns, proven, read, str(source.path), null)
+    told = tuple(f"column {found!r} is null everywhere: it counts as absent" for found in null.values())
 
     def facts() -> StoreFacts:
         counts = count(opened.fragments, opened.segments, columns)
@@ -87,9 +85,10 @@ def _run(
             tokens=counts.tokens,
             unknown_columns=resolution.unknown,
             renamed_columns=resolution.renamed,
-            notes=(*described.facts.notes, *resolution.notes, *null, *opened.notes()),
+            notes=(*described.facts.notes, *resolution.notes, *told, *opened.notes()),
             unsorted_steps=opened.unsorted,
             repeated_rows=counts.repeated,
+            empty_columns=tuple(sorted({*described.facts.empty_columns, *empty_floats(columns, proven, read, null)})),
         )
 
     return Run(source.path, described.info, columns, opened.fragments, opened.segments, facts, lambda: described.metrics)
@@ -101,6 +100,7 @@ def _history(source: ParquetInput, names: Mapping[str, str], resolution: Resolut
         first_step=int(log.steps[0]),
         last_step=int(log.steps[-1]),
         notes=("a history of scalars: read as what the trainer logged", *resolution.notes),
+        empty_columns=empty_scalars(source, resolution.found, log),
     )
     return Run(source.path, info, frozenset(), (), (), lambda: facts, lambda: log)
 

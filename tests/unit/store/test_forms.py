@@ -19,9 +19,10 @@ from rl_doctor.errors import InputError
 from rl_doctor.schema import COLUMNS
 from rl_doctor.store import flat, plan
 from rl_doctor.store.aliases import ALIASES, ATTENTION_MASK, resolve
+from rl_doctor.store.pack import pack
 from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.run import open_run
-from tests.unit.store.content import contents, write, write_arrow
+from tests.unit.store.content import contents, record, rows, write, write_arrow
 
 
 def test_a_run_file_in_five_lines(tmp_path: Path) -> None:
@@ -324,3 +325,34 @@ def test_the_index_of_pandas_is_no_metric(tmp_path: Path) -> None:
     assert run.facts.unknown_columns == ()
     frame.rename(columns={"reward": "loss"})[frame["step"] > 1].to_parquet(tmp_path / "history.parquet", index=True)
     assert set(open_run(tmp_path / "history.parquet").metrics().names) == {"loss"}
+
+
+def test_float_columns_without_a_value_are_named_whatever_the_form(tmp_path: Path) -> None:
+    nan = float("nan")
+    lists = {
+        "step": [1, 2],
+        "reward": [1.0, 0.0],
+        "score": [None, None],
+        "old_log_probs": [[nan], [None]],
+        "advantage": [[nan], [1.0]],
+    }
+    flat = {"step": [1, 1], "sequence": [0, 0], "logprob": [-1.0, nan], "advantage": [None, None], "turn": [None, None]}
+    scalars = {
+        "step": [1, 2],
+        "loss": [0.5, 0.4],
+        "reward": [nan, nan],
+        "lr": [None, None],
+        "kl": [0.1, nan],
+        "attention_mask": [None, None],
+    }
+    assert open_run(write(tmp_path / "lists.parquet", lists)).facts.empty_columns == ("old_logprob", "score")
+    assert open_run(write(tmp_path / "flat.parquet", flat)).facts.empty_columns == ("advantage",)
+    assert open_run(write(tmp_path / "scalars.parquet", scalars)).facts.empty_columns == ("learning_rate", "reward")
+    unproven = write(tmp_path / "unproven.parquet", lists, write_statistics=False)
+    assert open_run(unproven).facts.empty_columns == ("old_logprob", "score")
+    record(tmp_path / "folder", [rows(step, [2], reward=np.array([nan]), score=np.array([float(step)])) for step in (1, 2)])
+    folder = open_run(tmp_path / "folder")
+    assert folder.facts.empty_columns == ("reward",)
+    for run in (folder, open_run(tmp_path / "lists.parquet")):
+        pack(run, tmp_path / "packed.parquet")
+        assert open_run(tmp_path / "packed.parquet").facts.empty_columns == run.facts.empty_columns
