@@ -96,13 +96,12 @@ def require_values(
         NothingToJudgeError: every number is NaN or null.
     """
     columns = list(columns)
-    floats = floats(columns)
-    void = floats(null)
-    if not (floats or void) or not _TELLING.isdisjoint(columns) or any(proven(name) for name in floats):
+    numbers, void = floats(columns), floats(null)
+    if not (numbers or void) or not _TELLING.isdisjoint(columns) or any(proven(name) for name in numbers):
         return
-    if any(_has_number(name, read) for name in floats):
+    if any(_has_number(name, read) for name in numbers):
         return
-    raise NothingToJudgeError(f"{where}: holds nothing but NaN or null in {', '.join([*floats, *void])}")
+    raise NothingToJudgeError(f"{where}: holds nothing but NaN or null in {', '.join([*numbers, *void])}")
 
 
 def empty_floats(
