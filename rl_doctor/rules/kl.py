@@ -154,8 +154,8 @@ def _spike_company(view: View, series: Series, worst: trend.Excursion) -> tuple[
     severity="error",
     optional=(*_OPTIONAL, *PROGRESS),
     limits={
-        "growth": 8.0, "severe": 20.0, "z": 6.0, "negligible": _NEGLIGIBLE, "speed": 4.0, "large": 0.2, "destroyed": 10.0,
-        "jump": 3.0, "material": 0.1,
+        "growth": 8.0, "severe": 20.0, "z": 6.0, "negligible": _NEGLIGIBLE, "speed": 4.0, "small": 0.2, "large": 0.5,
+        "destroyed": 5.0, "jump": 3.0, "material": 0.1,
     },
     cause="The policy drifts away without bound: the learning rate is too high, or the KL term does not hold it (coefficient too "
     "small, wrong sign, or no gradient through it).",
@@ -173,14 +173,18 @@ def kl_runaway(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     KL to the reference grows from zero in every run that learns, and then slows down or settles. Growth that speeds up means
     that nothing holds the policy.
 
-    The end of the run is compared with its middle (40% to 55%) and the middle with the early window. It fires if the end is
-    `growth` times the middle by `z` standard errors, and growth speeds up: the logarithm grew faster in the second half than
-    in the first or, where the KL starts near 0 and ends at `large` nat per token or more, the KL itself grew `speed` times
-    faster. It fires as well if the end is `destroyed` nat and `growth` times the early window, however it got there, and at
-    a sudden lasting jump by `growth` times, or by `jump` times and `material` nat. The last points must still be there. An
-    error if it is `severe` times or the reward falls, and from `destroyed` nat on; else a warning, as while the reward rises,
-    and info while it rises and the KL ends below `large`. Levels below `negligible` nat per token are left alone, and a jump
-    that kl-spike reports as not recovered is left to it.
+    The end of the run is compared with its middle (40% to 55%) and the middle with the early window. It fires
+
+    - if the end is `growth` times the middle, by `z` standard errors, and the logarithm grew faster in the second half than
+      in the first;
+    - if the end is `large` nat per token or more and `speed` times the middle, and the KL itself grew `speed` times faster in
+      the second half than in the first (so that a start at 0 hides nothing);
+    - if the end is `growth` times the early window and either `destroyed` nat or, while the reward falls, `large`;
+    - at a sudden lasting jump by `growth` times, or by `jump` times and `material` nat, which kl-spike does not report.
+
+    The last points must still be there. An error if it is `severe` times or the reward falls, and from `destroyed` nat on;
+    else a warning, as while the reward rises, and info while it rises and the KL ends below `small`. Levels below
+    `negligible` nat per token are left alone.
     """
     measured = _measured(view)
     if not measured:
@@ -197,14 +201,14 @@ def kl_runaway(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
 
 def _runaway(view: View, words: str, series: Series, limits: Limits) -> Hit | None:
-    found = _jumped(series, limits) or _grown(series.values, limits)
+    found = _jumped(series, limits) or _grown(view, series, limits)
     if found is None or (found[0] == "jump" and _told_as_spike(series, found[1])):
         return None
     how, begin, before, level = found
     if level < limits["negligible"] or float(np.median(series.values[-3:])) < level / limits["growth"]:
         return None
     reward = progress(view, int(series.steps[begin]))
-    severity: Severity = "info" if reward.good and level < limits["large"] else "warning"
+    severity: Severity = "info" if reward.good and level < limits["small"] else "warning"
     if reward.course == "falling" or (level / before >= limits["severe"] and not reward.good) or level >= limits["destroyed"]:
         severity = "error"
     start = int(series.steps[begin])
@@ -231,21 +235,24 @@ def _runaway(view: View, words: str, series: Series, limits: Limits) -> Hit | No
     )
 
 
-def _grown(values: trend.Floats, limits: Limits) -> tuple[str, int, float, float] | None:
+def _grown(view: View, series: Series, limits: Limits) -> tuple[str, int, float, float] | None:
     """How it grew, the point at which that began, the level before and the level at the end; None if it did not run away."""
-    logs = np.log(np.maximum(values, limits["negligible"] / limits["growth"]))
-    n = values.size
+    logs = np.log(np.maximum(series.values, limits["negligible"] / limits["growth"]))
+    n = logs.size
     middle, first, last = trend.window(logs, round(0.4 * n), round(0.55 * n)), trend.early(logs), trend.late(logs, 0.1)
     start, half, end = (float(np.exp(part.center)) for part in (first, middle, last))
     sigma, rho = trend.noise(logs)
     error = sigma * (min(2 * trend.inflation(rho) / last.n, 1.0) + min(2 * trend.inflation(rho) / middle.n, 1.0)) ** 0.5
     growth = last.center - middle.center
-    if growth >= np.log(limits["growth"]) and growth > limits["z"] * error:
-        from_zero = end >= limits["large"] and end - half >= limits["speed"] * (half - start)
-        if growth > middle.center - first.center or from_zero:
-            return "faster", trend.onset(logs, middle, rising=True, share=0.2), half, end
-    if end >= limits["destroyed"] and end >= limits["growth"] * start:
-        return "far", trend.onset(logs, first, rising=True, share=0.2), start, end
+    faster = growth >= math.log(limits["growth"]) and growth > max(limits["z"] * error, middle.center - first.center)
+    apart = float(np.min(series.values[last.first :])) > 2.0 * half
+    fast = end >= max(limits["large"], limits["speed"] * half) and end - half >= limits["speed"] * (half - start) and apart
+    if faster or fast:
+        return "faster", trend.onset(logs, middle, rising=True, share=0.2), half, end
+    begin = trend.onset(logs, first, rising=True, share=0.2)
+    lost = end >= limits["large"] and progress(view, int(series.steps[begin])).course == "falling"
+    if (lost or end >= limits["destroyed"]) and end >= limits["growth"] * start:
+        return "far", begin, start, end
     return None
 
 

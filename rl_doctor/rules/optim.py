@@ -36,8 +36,8 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     A point is part of a spike if it exceeds the level `factor` times and by `sigmas` robust standard deviations of the
     logarithm, and `above_start` times the early window. Steps with a norm of exactly 0, which have no signal, are left out.
-    Recovered is info. It is a warning if it lasts for `lasting` of the
-    run and has not recovered, or is `large` times and within the last `recent` share.
+    Recovered is info. It is a warning if it lasts for `lasting` of the run and has not recovered, or is `large` times and
+    within the last `recent` share; so is a sudden jump by `factor` that lasts to the end.
     """
     series = view.get("optim.grad_norm")
     if series is None:
@@ -56,6 +56,9 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         for item in trend.excursions(series.values, limits["factor"], limits["sigmas"])
         if item.first > 0 and item.value > limits["above_start"] * usual
     ]
+    if all(item.recovered for item in found) and (hit := _lasting_jump(series, limits)) is not None:
+        yield hit
+        return
     if not found:
         return
     n = len(series)
@@ -75,6 +78,23 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         ),
         ruled_out=("a norm that is high all the time: the level is the run's own",),
         unchecked=("spikes hidden by clipping: the logged norm equals max_grad_norm at most steps",) if post else (),
+    )
+
+
+def _lasting_jump(series: Series, limits: Limits) -> Hit | None:
+    """A level that rose at once by the factor of a spike, and is still there at the end."""
+    shift = trend.jump(np.log(series.values))
+    if shift is None or shift.recovered or shift.size < np.log(limits["factor"]):
+        return None
+    before, after = float(np.exp(shift.before)), float(np.exp(shift.after))
+    return Hit(
+        f"Gradient norm rose at once {times(after / before)}, from {before:.3g} to {after:.3g}, at step "
+        f"{series.steps[shift.index]} and stays there",
+        "warning",
+        (evidence(series, shift.index, -1, value=after, baseline=before, limit=limits["factor"] * before),),
+        cause="The scale of the loss changed, or one update left the policy where its gradient is large: a restart with other "
+        "settings, another normaliser, other rewards.",
+        ruled_out=("a spike that recovers: the last points are still there",),
     )
 
 
@@ -252,6 +272,7 @@ def learning_rate_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if not stretches:
         return
     first, last = max(stretches, key=lambda item: item[1] - item[0])
+    first, last = (0 if first == 1 and zero[0] else first), (n - 1 if last == n - 2 and zero[-1] else last)
     count = last - first + 1
     severe = count >= max(limits["error_share"] * n, 2) and count >= limits["error_steps"]
     usual = float(np.median(series.values[~zero]))

@@ -119,7 +119,7 @@ class Progress:
         if self.series is None:
             return "the reward was not recorded"
         if self.course == "unknown":
-            return "the reward is too short to judge"
+            return "the reward has too few steps to tell its course"
         first, last = trend.early(self.series.values).center, trend.late(self.series.values).center
         where = ", near its ceiling" if self.at_ceiling else ""
         course = "has no clear trend" if self.course == "flat" else f"is {self.course}"

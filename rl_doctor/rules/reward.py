@@ -87,7 +87,7 @@ def _other_data(view: View, series: Series, index: int) -> bool:
     source="Public reports on reward servers replaced in mid-run; no peer tool reports it",
 )  # fmt: skip
 def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
-    """The mean reward jumps from one step to the next, and stays there.
+    """The mean reward jumps from one step to the next and stays there, or falls over the run.
 
     Policies improve over many steps. A level that is another from one step on is usually another reward. Advantages that are
     normalised within groups do not feel a common shift, but everything else that is read from the reward does; with a fixed
@@ -97,6 +97,10 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     times the run's own typical jump, done within three steps, kept, and at least `material` of the larger of the level
     before and the standard deviation of the reward within a step. A warning where the baseline is the group's, an error
     where it is not (gae, reinforce and the like); info once the level is back.
+
+    A reward that falls over many steps is no jump, but as little what training is for: it is a warning if the late window is
+    below the early one by `z` standard errors and by twice as much as is material, and the mixture of data sources never
+    changed.
     """
     series = first_of(view, *REWARD)
     if series is None:
@@ -106,10 +110,12 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         yield skip
         return
     found = trend.jump(series.values, limits["z"])
-    if found is None:
-        return
     inside = view.get("reward.std")
-    scale = max(abs(found.before), 0.0 if inside is None else float(np.median(inside.values)))
+    spread = 0.0 if inside is None else float(np.median(inside.values))
+    if found is None:
+        yield from _falls(view, series, spread, limits)
+        return
+    scale = max(abs(found.before), spread)
     if abs(found.size) < limits["material"] * scale or _other_data(view, series, found.index):
         return
     cause, ruled_out, unchecked = _company(view, series, found.index)
@@ -141,6 +147,33 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     )  # fmt: skip
 
 
+def _falls(view: View, series: Series, spread: float, limits: Limits) -> Iterator[Hit]:
+    """A reward that ends far below its start, without a jump."""
+    moved = trend.change(series.values)
+    scale = max(abs(moved.early.center), spread)
+    if moved.z > -limits["z"] or moved.difference > -2.0 * limits["material"] * scale:
+        return
+    begin = trend.onset(series.values, moved.early, rising=False, share=0.3)
+    sources = view.get(_SOURCES)
+    if sources is not None and bool(np.any(sources.values > float(np.median(sources.values)) + 0.3)):
+        return
+    yield Hit(
+        f"Mean reward falls from {moved.early.center:.3g} to {moved.late.center:.3g}, over many steps, since step "
+        f"{series.steps[begin]}",
+        "warning",
+        (
+            evidence(
+                series, begin, -1, value=moved.late.center, baseline=moved.early.center,
+                limit=moved.early.center - 2.0 * limits["material"] * scale,
+            ),
+        ),
+        cause="The policy gets worse at what it is rewarded for: updates that are too large, advantages of the wrong sign or of "
+        "other rows, a KL or entropy term that outweighs the reward, or prompts that get harder.",
+        ruled_out=("a reward function that was replaced: the change takes many steps",),
+        unchecked=("other data: data_source",) if sources is None else (),
+    )  # fmt: skip
+
+
 def _component(view: View, series: Series, found: trend.Jump) -> str | None:
     """The reward component that jumps at the same step, if one does."""
     for name, part in view.named("reward.component.").items():
@@ -155,7 +188,7 @@ def _component(view: View, series: Series, found: trend.Jump) -> str | None:
 
 @rule(
     "RLD402", "reward-variance-shift",
-    severity="warning",
+    severity="error",
     optional=("reward.std", *PROGRESS, _SOURCES),
     limits={"factor": 2.0, "z": 7.0, "binary": 1.3},
     cause="The reward was rescaled, a component was switched on or off, or other prompts came in.",
@@ -173,8 +206,8 @@ def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     The logarithm of the standard deviation of the reward over a generation batch is searched for a sudden lasting jump (as
     in rule reward-drift, `z` times what the series shows elsewhere) of at least `factor`.
-    Where the reward has two values, the spread follows from the mean; a jump
-    that the mean explains within `binary` times is left out.
+    Where the reward has two values, the spread follows from the mean; a jump that the mean explains within `binary` times is
+    left out. A warning where the baseline is the group's, an error where it is not; info once the spread is back.
     """
     series = view.get("reward.std")
     if series is None:
@@ -198,7 +231,7 @@ def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         f"Standard deviation of the reward {'grew' if found.size > 0 else 'fell'} at once from {before:.3g} to "
         f"{after:.3g} at step "
         f"{series.steps[found.index]}" + (", and came back" if found.recovered else ""),
-        "info" if found.recovered else "warning",
+        "info" if found.recovered else "error" if view.config.adv_estimator in _UNGROUPED else "warning",
         (
             evidence(
                 series,
