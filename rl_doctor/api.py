@@ -78,11 +78,12 @@ def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:
 
 def _summary(run: Run, told: tuple[str, ...]) -> RunSummary:
     from rl_doctor.report.model import RunSummary
+    from rl_doctor.store.info import doubts
 
     info, facts = run.info, run.facts
     return RunSummary(
         str(run.path), info.trainer, info.trainer_version, info.algorithm, facts.first_step, facts.last_step, facts.sequences,
-        facts.tokens, facts.skipped_parts, facts.unknown_columns, (*facts.notes, *told), facts.renamed_columns,
+        facts.tokens, facts.skipped_parts, facts.unknown_columns, (*facts.notes, *doubts(info), *told), facts.renamed_columns,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -26,3 +27,18 @@ class NothingToJudgeError(DoctorError):
     """The input was read, but holds nothing that could be judged: no row, no known column, only NaN."""
 
     exit_code: ClassVar[int] = 3
+
+
+def suggestion(word: str, candidates: Iterable[str], *, close: float = 0.6) -> str:
+    """The end of a message about an unknown word: which candidates may have been meant, or nothing.
+
+    Args:
+        word: what was given.
+        candidates: the known words.
+        close: least similarity, from 0 to 1, as ``difflib`` measures it.
+    """
+    from difflib import get_close_matches
+
+    folded = {candidate.lower(): candidate for candidate in candidates}
+    found = get_close_matches(word.lower(), folded, n=3, cutoff=close)
+    return f"; did you mean {' or '.join(folded[item] for item in found)}?" if found else ""

@@ -219,7 +219,9 @@ class RunInfo:
     """The content of ``run.json``.
 
     ``status`` is running, complete or detached. ``writing_ranks`` are the ranks whose parts a step needs to be complete.
-    ``sessions`` holds one mapping per session: ``session``, ``started`` (Unix time), ``world_size``.
+    ``sessions`` holds one mapping per session: ``session``, ``started`` (Unix time), ``world_size``. ``unknown_config`` names the
+    members of ``config`` that are no field of ``RunConfig`` (their values are in ``config.native``), ``unknown_columns`` what
+    was logged under a name that is no column, and dropped. ``extra`` holds members of ``run.json`` that are none of these.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -235,6 +237,8 @@ class RunInfo:
     pad_token_id: int | None = None
     eos_token_ids: tuple[int, ...] | None = None
     vocab_size: int | None = None
+    unknown_config: tuple[str, ...] | None = None
+    unknown_columns: tuple[str, ...] | None = None
     config: RunConfig = RunConfig()
     extra: Mapping[str, Any] | None = None
 

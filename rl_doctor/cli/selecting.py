@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from rl_doctor.errors import UsageError
+from rl_doctor.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
     from rl_doctor.rules.registry import Rule
@@ -81,10 +80,3 @@ def choose_metrics(select: Iterable[str], known: Collection[str]) -> list[str]:
             raise UsageError(f"no metric {word!r}{hint}; `rl-doctor metrics --list` names them all")
         wanted |= found
     return [name for name in known if name in wanted]
-
-
-def suggestion(word: str, candidates: Iterable[str]) -> str:
-    """A question whether one of the candidates close to the word was meant, or nothing."""
-    folded = {candidate.lower(): candidate for candidate in candidates}
-    close = get_close_matches(word.lower(), folded, n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(folded[item] for item in close)}?" if close else ""

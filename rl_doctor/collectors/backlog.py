@@ -13,11 +13,12 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One call of ``log_batch``: snapshots of its columns."""
+    """One call of ``log_batch``: snapshots of its columns; ``full_width`` if the token columns cover the prompt too."""
 
     step: int
     columns: dict[str, Any]
     nbytes: int
+    full_width: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,13 @@ class LogprobDtype:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownColumn:
+    """Something was logged under a name that is no column, and dropped."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Flush:
     """Everything before this is to be on disk when ``done`` is set."""
 
@@ -64,7 +72,7 @@ class Stop:
     """Nothing comes after this."""
 
 
-Message = Rollout | Logged | StepEnd | StepDropped | LogprobDtype | Flush | Stop
+Message = Rollout | Logged | StepEnd | StepDropped | LogprobDtype | UnknownColumn | Flush | Stop
 
 
 class Backlog:

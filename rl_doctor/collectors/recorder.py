@@ -3,25 +3,54 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from rl_doctor.collectors.backlog import Backlog, Flush, Logged, LogprobDtype, Rollout, StepEnd, Stop
-from rl_doctor.collectors.guard import Guard
-from rl_doctor.collectors.snapshot import dtype_of, size_of, snapshot
+from rl_doctor.collectors.backlog import Backlog, Flush, Logged, LogprobDtype, Rollout, StepEnd, Stop, UnknownColumn
+from rl_doctor.collectors.guard import Guard, logger
+from rl_doctor.collectors.snapshot import dtype_of, size_of, snapshot, width_of
 from rl_doctor.collectors.worker import Worker
-from rl_doctor.schema import REWARD_COMPONENT_PREFIX, RunInfo
-from rl_doctor.store.info import info_from_json
+from rl_doctor.errors import suggestion
+from rl_doctor.schema import COLUMNS, REWARD_COMPONENT_PREFIX, RunInfo
+from rl_doctor.store import encode
+from rl_doctor.store.aliases import ALIASES, ATTENTION_MASK, FULL_WIDTH, resolve
+from rl_doctor.store.info import doubts, info_from_json
+from rl_doctor.store.rows import is_token
 from rl_doctor.store.writer import RunWriter
 
 QUEUE_BYTES: Final = 1 << 30
 _POLL_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 60.0
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _guarded(
+    doing: str, otherwise: _R
+) -> Callable[[Callable[Concatenate[Recorder, _P], _R]], Callable[Concatenate[Recorder, _P], _R]]:
+    """Decorate a method so that nothing leaves it, not even the error of a call with wrong arguments.
+
+    Args:
+        doing: what the method does, for the log.
+        otherwise: what it returns after a failure.
+    """
+
+    def decorate(method: Callable[Concatenate[Recorder, _P], _R]) -> Callable[Concatenate[Recorder, _P], _R]:
+        @functools.wraps(method)
+        def call(self: Recorder, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+            with self.guard(doing):
+                return method(self, *args, **kwargs)
+            return otherwise
+
+        return call
+
+    return decorate
 
 
 class Recorder:
@@ -69,6 +98,7 @@ class Recorder:
         self._ended: int | None = None
         self._dropping: int | None = None
         self._dtype_known = False
+        self._told: set[str] = set()
         with self.guard("open the run"):
             self._open(path, info, rank, session, on_part)
 
@@ -82,8 +112,10 @@ class Recorder:
         """Number of the session in the run, or None if the run could not be opened."""
         return None if self._writer is None else self._writer.session
 
+    @_guarded("record a batch", None)
     def log_batch(
         self,
+        /,
         *,
         step: int,
         returns: Any = None,
@@ -98,27 +130,21 @@ class Recorder:
             returns: the column ``return``, ``[B, T]``.
             reward_components: component name -> ``[B]``.
             attention_mask: ``[B, T]``, the tokens that are no padding; or give ``response_length``.
-            **columns: canonical columns (``rl_doctor.schema``): ``[B, T]`` for token columns, ``[B]`` or one value for all
-                sequences for the others. Tensors of any device and floating type, arrays or lists.
+            **columns: canonical columns (``rl_doctor.schema``) or their usual aliases: ``[B, T]`` for token columns, ``[B]`` or
+                one value for all sequences for the others. Tensors of any device and floating type, arrays or lists. What has
+                a name that is no column is left out, which is logged once and noted in ``run.json``.
         """
-        with self.guard("record a batch"):
-            if not self._ready():
-                return
-            step = int(step)
-            self._advance(step)
-            if self._dropping == step:
-                return
-            if returns is not None:
-                columns["return"] = returns
-            for name, values in (reward_components or {}).items():
-                columns[REWARD_COMPONENT_PREFIX + name] = values
-            if attention_mask is not None:
-                columns["attention_mask"] = attention_mask
-            if not self._record_token_ids:
-                columns.pop("token_id", None)
-            self._note_dtype(columns)
-            self._put_rollout(step, {name: value for name, value in columns.items() if value is not None})
+        if not self._ready():
+            return
+        step = int(step)
+        self._advance(step)
+        if self._dropping == step:
+            return
+        given = {**columns, "return": returns, ATTENTION_MASK: attention_mask}
+        given |= {REWARD_COMPONENT_PREFIX + name: values for name, values in (reward_components or {}).items()}
+        self._put_rollout(step, {name: values for name, values in given.items() if values is not None})
 
+    @_guarded("record metrics", None)
     def log_metrics(self, step: int, metrics: Mapping[str, Any], *, split: str = "train", source: str = "log") -> None:
         """Record what the trainer logs, under its own names.
 
@@ -128,17 +154,17 @@ class Recorder:
             split: ``train`` or ``eval``.
             source: where the values were taken from.
         """
-        with self.guard("record metrics"):
-            if self._ready():
-                values = {name: snapshot(value) if value is not None else None for name, value in metrics.items()}
-                self._backlog.put(Logged(int(step), time.time(), values, split, source))
+        if self._ready():
+            values = {name: snapshot(value) if value is not None else None for name, value in metrics.items()}
+            self._backlog.put(Logged(int(step), time.time(), values, split, source))
 
+    @_guarded("end a step", None)
     def end_step(self, step: int) -> None:
         """Say that this rank has logged all of the step; logging a later step implies it."""
-        with self.guard("end a step"):
-            if self._ready():
-                self._end(int(step))
+        if self._ready():
+            self._end(int(step))
 
+    @_guarded("flush", otherwise=False)
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was logged is on disk and would survive a kill.
 
@@ -150,13 +176,13 @@ class Recorder:
         """
         if self._closed:
             return not self.guard.failed.is_set()
-        with self.guard("flush"):
-            if self._ready():
-                message = Flush()
-                self._backlog.put(message)
-                return self._wait(message.done, timeout) and not self.guard.failed.is_set()
-        return False
+        if not self._ready():
+            return False
+        message = Flush()
+        self._backlog.put(message)
+        return self._wait(message.done, timeout) and not self.guard.failed.is_set()
 
+    @_guarded("close the recorder", None)
     def close(self, status: str | None = "complete") -> None:
         """Write what is left and end the recording.
 
@@ -166,21 +192,26 @@ class Recorder:
         if self._closed or os.getpid() != self._pid:
             return
         atexit.unregister(self._at_exit)
-        with self.guard("close the recorder"):
-            if self.on_close is not None:
-                self.on_close()
-            if self._ready():
-                if self._step is not None and status is not None:
-                    self._end(self._step)
-                self._backlog.put(Stop())
-            if self._thread is not None:
-                self._thread.join(_CLOSE_SECONDS)
-                if self._thread.is_alive():
-                    self.guard.fail(f"the writer was not done {_CLOSE_SECONDS:.0f} s after the end")
-            if self._writer is not None and not self.guard.failed.is_set():
-                self._writer.close(status)
-        self._closed = True
+        try:
+            self._finish(status)
+        finally:
+            self._closed = True
 
+    def _finish(self, status: str | None) -> None:
+        if self.on_close is not None:
+            self.on_close()
+        if self._ready():
+            if self._step is not None and status is not None:
+                self._end(self._step)
+            self._backlog.put(Stop())
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+            if self._thread.is_alive():
+                self.guard.fail(f"the writer was not done {_CLOSE_SECONDS:.0f} s after the end")
+        if self._writer is not None and not self.guard.failed.is_set():
+            self._writer.close(status)
+
+    @_guarded("detach from the trainer", None)
     def detach(self) -> None:
         """Undo ``rl_doctor.attach``: restore the trainer's methods and close."""
         self.close()
@@ -204,6 +235,10 @@ class Recorder:
         if rank != 0 and session is None:
             self.guard.fail("rank 0 has no session in it")
             return
+        if rank == 0:
+            for doubt in doubts(info):
+                self._tell(doubt)
+        encode.import_all()
         self._dtype_known = info.logprob_dtype is not None
         self._writer = RunWriter(os.fspath(path), info, rank=rank, session=session)
         worker = Worker(self._writer, self._backlog, self.guard, on_part)
@@ -242,7 +277,9 @@ class Recorder:
         if self._dropping != step:
             self._backlog.put(StepEnd(step))
 
-    def _put_rollout(self, step: int, columns: dict[str, Any]) -> None:
+    def _put_rollout(self, step: int, given: Mapping[str, Any]) -> None:
+        columns, full_width = self._known(given)
+        self._note_dtype(columns)
         nbytes = sum(size_of(value) for value in columns.values())
         if self._blocking:
             self._backlog.wait_until_fits(nbytes, self._alive)
@@ -251,7 +288,29 @@ class Recorder:
             self._dropping = step
             self.dropped_steps += 1
             return
-        self._backlog.put(Rollout(step, {name: snapshot(value) for name, value in columns.items()}, nbytes))
+        self._backlog.put(Rollout(step, {name: snapshot(value) for name, value in columns.items()}, nbytes, full_width))
+
+    def _known(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        """What was given under canonical names, and whether its token columns cover the prompt; tells once what is left out."""
+        resolution = resolve(("step", *given), "log_batch")
+        for note in resolution.notes:
+            self._tell(note)
+        for name in resolution.unknown:
+            if self._tell(f"{name!r} is no column and is left out{suggestion(name, (*COLUMNS, *ALIASES, ATTENTION_MASK))}"):
+                self._backlog.put(UnknownColumn(name))
+        columns = {name: given[own] for name, own in resolution.found.items() if name != "step"}
+        full_width = resolution.found.get("token_id") in FULL_WIDTH and "prompt_length" in columns and _ids_are_widest(columns)
+        if not self._record_token_ids:
+            columns.pop("token_id", None)
+        return columns, full_width
+
+    def _tell(self, what: str) -> bool:
+        """Log a line, once; whether it was new."""
+        new = what not in self._told
+        if new:
+            self._told.add(what)
+            logger.warning("rl-doctor, recording %s: %s", self.guard.path, what)
+        return new
 
     def _note_dtype(self, columns: Mapping[str, Any]) -> None:
         """Say in ``run.json`` what type the trainer's log-probabilities have, as soon as that is known."""
@@ -273,12 +332,20 @@ class Recorder:
         return True
 
     def _detach(self) -> None:
+        if os.getpid() != self._pid:
+            return
         self._backlog.clear()
         if self._thread is not None and self._thread.is_alive():
             self._backlog.put(Stop())
         elif self._writer is not None:
-            self._writer.set_status("detached")
+            self._writer.set_status("detached", self.guard.reason)
 
     def _at_exit(self) -> None:
         # An uncaught exception has been printed by now, which is how a crash is told from an end.
         self.close(None if getattr(sys, "last_type", None) is not None else "complete")
+
+
+def _ids_are_widest(columns: Mapping[str, Any]) -> bool:
+    """Whether token ids, under a name that says prompt and response, are exactly as wide as all other tensors."""
+    widths = {width_of(values) for name, values in columns.items() if is_token(name) or name == ATTENTION_MASK}
+    return len(widths - {None, 1}) == 1

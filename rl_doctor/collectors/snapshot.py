@@ -22,6 +22,15 @@ def size_of(value: Any) -> int:
     return 64 * len(value) if isinstance(value, (list, tuple)) else 64
 
 
+def width_of(value: Any) -> int | None:
+    """Number of columns of a value with two dimensions; None for any other."""
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return int(shape[1]) if len(shape) == 2 else None
+    first = value[0] if isinstance(value, (list, tuple)) and len(value) else None
+    return len(first) if isinstance(first, (list, tuple)) else None
+
+
 def snapshot(value: Any) -> Any:
     """A copy in host memory that shares nothing with the value.
 

@@ -10,7 +10,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from rl_doctor.collectors.backlog import Backlog, Flush, Logged, LogprobDtype, Message, Rollout, StepDropped, StepEnd, Stop
+from rl_doctor.collectors.backlog import (
+    Backlog,
+    Flush,
+    Logged,
+    LogprobDtype,
+    Message,
+    Rollout,
+    StepDropped,
+    StepEnd,
+    Stop,
+    UnknownColumn,
+)
 from rl_doctor.collectors.guard import Guard
 from rl_doctor.collectors.snapshot import to_array
 from rl_doctor.store.normalise import normalise
@@ -67,7 +78,7 @@ class Worker:
     def _salvage(self) -> None:
         """After a failure, save the complete steps and say in ``run.json`` that recording ended, as far as the disk lets."""
         self._on_part = None
-        for attempt in (self._write_part, lambda: self._writer.set_status("detached")):
+        for attempt in (self._write_part, lambda: self._writer.set_status("detached", self._guard.reason)):
             with suppress(Exception):  # the failure has been logged, and this may be the same one
                 attempt()
 
@@ -87,13 +98,17 @@ class Worker:
         match message:
             case Rollout(step, columns):
                 arrays = {name: to_array(value) for name, value in columns.items()}
-                self._open.setdefault(step, []).append(normalise({"step": np.int64(step), **arrays}))
+                rows = normalise({"step": np.int64(step), **arrays}, full_width=message.full_width)
+                self._open.setdefault(step, []).append(rows)
             case Logged():
                 self._metrics.extend(_records(message))
             case StepEnd(step):
                 self._complete(step)
             case LogprobDtype(dtype):
                 self._writer.update_info(replace(self._writer.info, logprob_dtype=dtype))
+            case UnknownColumn(name):
+                names = tuple(sorted({*(self._writer.info.unknown_columns or ()), name}))
+                self._writer.update_info(replace(self._writer.info, unknown_columns=names))
             case StepDropped(step):
                 self._open.pop(step, None)
                 self._writer.count_dropped(1)

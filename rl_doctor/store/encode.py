@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor import schema
+from rl_doctor.store.rows import missing_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,3 +86,14 @@ def parquet_settings(names: Iterable[str], *, suffix: str = "") -> dict[str, Any
         "data_page_size": 1 << 20,
         "write_statistics": True,
     }
+
+
+def import_all() -> None:
+    """Import everything that encoding and writing need, much of which Arrow itself imports late.
+
+    A thread that writes while the interpreter ends can no longer do that.
+    """
+    import pyarrow.parquet as pq
+
+    columns = {name: missing_values(name, 1) for name in ("uid", "turns", "role", "logprob", "response_mask")}
+    pq.write_table(table(columns), io.BytesIO(), **parquet_settings(columns))

@@ -45,7 +45,7 @@ def open_folder(path: Path) -> Run:
     metric_parts = list(_whole_metrics(path, listing, skipped))
     kept, overlap = _last_session(parts)
     if not kept and not metric_parts:
-        raise NothingToJudgeError(f"{path}: no rows recorded{_why(skipped)}")
+        raise NothingToJudgeError(f"{path}: no rows recorded{_why(info, [*_told(path, listing.claims)[1], *skipped])}")
     columns = frozenset(name for name in presence.present if schema.column(name) is not None)
     null = frozenset(name for name in presence.named - presence.present if schema.column(name) is not None)
     fragments = [PartFragment(part, group) for part, group, _ in kept]
@@ -152,7 +152,7 @@ def _facts(
         sequences=counts.sequences,
         tokens=counts.tokens,
         skipped_parts=tuple(dict.fromkeys(skipped)),
-        unknown_columns=tuple(sorted({name for part in parts for name in part.unknown})),
+        unknown_columns=tuple(sorted({*(info.unknown_columns or ()), *(name for part in parts for name in part.unknown)})),
         notes=(*notes, *told),
         dropped_steps=dropped,
         incomplete_steps=_incomplete(info, listing, parts),
@@ -170,7 +170,8 @@ def _told(path: Path, claims: Iterable[tuple[int, int]]) -> tuple[int, list[str]
             document = parse_json(file.read_bytes(), str(file))
             total += int(document["dropped_steps"])
             if document.get("status") == "detached":
-                notes.append(f"recording stopped early in session {session} on rank {rank}: the training's log says why")
+                why = document.get("reason") or "the training's log says why"
+                notes.append(f"recording stopped early in session {session} on rank {rank}: {why}")
         except (OSError, DoctorError, KeyError, TypeError, ValueError):
             notes.append(f"{file.name} cannot be read: the steps that this writer dropped are unknown")
     return total, notes
@@ -199,8 +200,10 @@ def _incomplete(info: RunInfo, listing: _Listing, parts: list[Part]) -> tuple[in
     return tuple(sorted(step for step, session in session_of.items() if step > bound[session]))
 
 
-def _why(skipped: list[str]) -> str:
-    return f" ({'; '.join(skipped[:3])})" if skipped else " yet"
+def _why(info: RunInfo, known: list[str]) -> str:
+    if known:
+        return f" ({'; '.join(known[:3])})"
+    return "; the recording has ended" if info.status == "complete" else " yet"
 
 
 def _whole_metrics(path: Path, listing: _Listing, skipped: list[str]) -> Iterator[ParquetInput]:

@@ -83,7 +83,7 @@ def _run(
             last_step=max(segment.step for segment in opened.segments),
             sequences=counts.sequences,
             tokens=counts.tokens,
-            unknown_columns=resolution.unknown,
+            unknown_columns=tuple(sorted({*(described.info.unknown_columns or ()), *resolution.unknown})),
             renamed_columns=resolution.renamed,
             notes=(*described.facts.notes, *resolution.notes, *told, *opened.notes()),
             unsorted_steps=opened.unsorted,

@@ -54,6 +54,7 @@ class RunWriter:
             raise InputError(f"{self.path}: a file stands where the run folder should be; choose another path") from error
         self._info = info
         self._dropped = 0
+        self._reason: str | None = None
         self._started = time.time()
         self.session = self._claim(session)
         self._numbers = dict.fromkeys(("sequences", "metrics"), 0)
@@ -137,9 +138,15 @@ class RunWriter:
         if self.rank == 0:
             self._write_info()
 
-    def set_status(self, status: str) -> None:
-        """Set the status of this writer, and on rank 0 that of the run: running, complete or detached."""
+    def set_status(self, status: str, reason: str | None = None) -> None:
+        """Set the status of this writer, and on rank 0 that of the run: running, complete or detached.
+
+        Args:
+            status: the status.
+            reason: why recording ended before the training did, in one line.
+        """
         self._info = replace(self._info, status=status)
+        self._reason = reason
         self._write_claim()
         if self.rank == 0:
             self._write_info()
@@ -180,21 +187,24 @@ class RunWriter:
             "status": self._info.status,
             "dropped_steps": self._dropped,
         }
+        if self._reason is not None:
+            document["reason"] = self._reason
         layout.write_json_durably(self.path / layout.writer_name(self.session, self.rank), document)
 
     def _continued(self, info: RunInfo) -> RunInfo:
         entry: dict[str, Any] = {"session": self.session, "started": self._started}
         if info.world_size is not None:
             entry["world_size"] = info.world_size
-        earlier: tuple[Mapping[str, Any], ...] = ()
+        earlier = RunInfo()
         path = self.path / layout.INFO_NAME
         if path.exists():
             try:
-                earlier = parse_info(path.read_bytes(), str(path)).sessions
+                earlier = parse_info(path.read_bytes(), str(path))
             except DoctorError as error:
                 raise InputError(f"{error}; or record into another folder") from error
-        sessions = (*(item for item in earlier if item.get("session") != self.session), entry)
-        return replace(info, sessions=sessions, status=info.status or "running")
+        sessions = (*(item for item in earlier.sessions if item.get("session") != self.session), entry)
+        unknown = info.unknown_columns or earlier.unknown_columns
+        return replace(info, sessions=sessions, status=info.status or "running", unknown_columns=unknown)
 
     def _write_info(self) -> None:
         layout.write_json_durably(self.path / layout.INFO_NAME, info_to_json(self._info))

@@ -9,14 +9,17 @@ import os
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rl_doctor import Recorder, open_run
+from rl_doctor import Recorder, check, open_run
 from rl_doctor.collectors import worker
+from rl_doctor.errors import NothingToJudgeError
+from rl_doctor.store.pack import pack
 from rl_doctor.store.writer import RunWriter
 
 LENGTHS = np.array([3, 5, 0, 4])
@@ -239,6 +242,94 @@ def test_blocking_waits_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(read(tmp_path / "run")["uid"]) == 40
 
 
+def test_aliases_of_columns_are_understood(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = batch(1)
+    renamed = {"old_log_probs": "old_logprob", "completion_mask": "response_mask", "rewards": "reward", "advantages": "advantage"}
+    with Recorder(tmp_path / "run") as recorder:
+        recorder.log_batch(step=1, **{alias: given.pop(name) for alias, name in renamed.items()}, **given)
+    assert not errors(caplog)
+    got, given = read(tmp_path / "run", "old_logprob", "reward"), batch(1)
+    np.testing.assert_array_equal(got["old_logprob"], given["old_logprob"][given["response_mask"]])
+    np.testing.assert_array_equal(got["reward"], given["reward"])
+
+
+def test_a_canonical_name_wins_over_its_alias(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Recorder(tmp_path / "run") as recorder:
+        for step in (1, 2):
+            recorder.log_batch(step=step, global_step=7, rewards=np.zeros(4), **batch(step))
+    got = read(tmp_path / "run", "reward")
+    assert sorted(set(got["step"].tolist())) == [1, 2]
+    np.testing.assert_array_equal(got["reward"], np.concatenate([batch(step)["reward"] for step in (1, 2)]))
+    assert len(errors(caplog)) == 2, "each is said once"
+
+
+def test_ids_over_prompt_and_response_keep_the_response(tmp_path: Path) -> None:
+    ids = np.array([[7, 8, 1, 2, 0], [7, 0, 1, 0, 0]])
+    attention = np.array([[1, 1, 1, 1, 0], [1, 0, 1, 0, 0]])
+    attention[1, 1] = 1
+    with Recorder(tmp_path / "run") as recorder:
+        recorder.log_batch(
+            step=1, input_ids=ids, attention_mask=attention, prompt_length=[2, 2], logprob=-ids.astype(np.float32), reward=[1, 0]
+        )
+    assert read(tmp_path / "run", "token_id")["token_id"].tolist() == [1, 2, 1]
+
+
+def test_what_is_no_column_is_left_out_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "run"
+    with Recorder(folder) as recorder:
+        for step in (1, 2, 3):
+            recorder.log_batch(step=step, old_logprop=np.zeros((4, 5)), foo=object(), **batch(step))
+    first, second = errors(caplog)
+    assert "'old_logprop'" in first
+    assert "did you mean old_logprob" in first
+    assert "'foo'" in second
+    assert "did you mean" not in second
+    assert (status(folder), len(read(folder)["uid"])) == ("complete", 12)
+    assert json.loads((folder / "run.json").read_text())["unknown_columns"] == ["foo", "old_logprop"]
+    pack(open_run(folder), tmp_path / "run.parquet")
+    for path in (folder, tmp_path / "run.parquet"):
+        assert open_run(path).facts.unknown_columns == ("foo", "old_logprop")
+    with Recorder(folder) as recorder:
+        recorder.log_batch(step=4, **batch(4))
+    assert open_run(folder).facts.unknown_columns == ("foo", "old_logprop"), "a resumed run remembers"
+
+
+@pytest.mark.parametrize(
+    ("info", "words"),
+    [
+        ({"trainr": "custom"}, ("'trainr'", "did you mean trainer?")),
+        ({"config": {"clip_lo": 0.2}}, ("'config.clip_lo'", "did you mean config.clip_low")),
+        ({"kl_coef": 0.1}, ("'kl_coef'", "did you mean config.kl_coef?")),
+        ({"config": {f"my_{letter}": 1 for letter in "abcdefg"}}, ("without effect", "config.my_a", "and 2 more")),
+        ({"algorithm": "gpro"}, ("'gpro'", "grpo")),
+        ({"trainer": "verll"}, ("'verll'", "did you mean verl?")),
+        ({"config": {"loss_agg": "token_mean"}}, ("config.loss_agg", "token-mean")),
+    ],
+)
+def test_what_the_description_says_in_vain_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, info: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    with Recorder(tmp_path / "run", info=info) as recorder:
+        recorder.log_batch(step=1, **batch(1))
+    (line,) = errors(caplog)
+    run = open_run(tmp_path / "run")
+    notes = check(run).run.notes
+    pack(run, tmp_path / "run.parquet")
+    assert check(open_run(tmp_path / "run.parquet")).run.notes == notes
+    for word in words:
+        assert word in line
+        assert any(word in note for note in notes)
+
+
+def test_a_known_description_is_not_commented_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    native = {"clip_lo": 0.2, "kl_coeff": 0.1}
+    info = {"trainer": "mine", "algorithm": "GRPO", "config": {"clip_low": 0.2, "native": native, "adv_norm": "group"}}
+    with Recorder(tmp_path / "run", info=info) as recorder:
+        recorder.log_batch(step=1, **batch(1))
+    assert not errors(caplog)
+    assert check(open_run(tmp_path / "run")).run.notes == ()
+
+
 def one_error(caplog: pytest.LogCaptureFixture, *words: str) -> None:
     (message,) = errors(caplog)
     assert "\n" not in message
@@ -288,11 +379,10 @@ class TestFailures:
             {"reward": np.zeros(3)},
             {"logprob": np.zeros((4, 5, 2))},
             {"uid": ["a"]},
-            {"no_such_column": np.zeros(4)},
             {"reward": ["a", "b", "c", "d"]},
             {"reward": object()},
         ],
-        ids=["rows", "width", "sequences", "dimensions", "strings", "name", "text", "object"],
+        ids=["rows", "width", "sequences", "dimensions", "strings", "text", "object"],
     )
     def test_wrong_shapes_and_types(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any]) -> None:
         with Recorder(tmp_path / "run") as recorder:
@@ -303,6 +393,46 @@ class TestFailures:
         one_error(caplog, next(iter(change)))
         assert status(tmp_path / "run") == "detached"
         assert len(read(tmp_path / "run")["uid"]) == 20, "what was recorded before stays"
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda recorder: recorder.log_batch(),
+            lambda recorder: recorder.log_batch(1),
+            lambda recorder: recorder.log_batch(step="one"),
+            lambda recorder: recorder.log_batch(step=1, reward_components=3),
+            lambda recorder: recorder.log_batch(step=1, rewards=[1], total_reward=[1]),
+            lambda recorder: recorder.log_metrics(1, {"loss": 1}, foo=2),
+            lambda recorder: recorder.log_metrics(1, None),
+            lambda recorder: recorder.end_step(),
+            lambda recorder: recorder.flush(1, 2, 3),
+            lambda recorder: recorder.close(1, 2),
+            lambda recorder: recorder.detach(1),
+        ],
+        ids=range(11),
+    )
+    def test_wrong_calls(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, call: Callable[[Recorder], object]) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            train(recorder)
+            recorder.flush()
+            assert not call(recorder)
+            assert train(recorder, range(6, 9)) == 3
+        one_error(caplog, "could not")
+        assert status(tmp_path / "run") == "detached"
+        assert len(read(tmp_path / "run")["uid"]) == 20
+
+    def test_the_reason_is_kept(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        for steps, folder in enumerate((tmp_path / "nothing", tmp_path / "some")):
+            with Recorder(folder) as recorder:
+                train(recorder, range(steps))
+                recorder.flush()
+                recorder.log_batch(step=steps, **(batch() | {"reward": np.zeros(3)}))
+        assert len(errors(caplog)) == 2
+        with pytest.raises(NothingToJudgeError, match=r"no rows recorded .*stopped early.*reward \[3\]"):
+            open_run(tmp_path / "nothing")
+        (note,) = open_run(tmp_path / "some").facts.notes
+        assert "stopped early" in note
+        assert "reward [3]" in note
 
     def test_mixed_widths_of_micro_batches_are_no_failure(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         with Recorder(tmp_path / "run") as recorder:

@@ -1,0 +1,38 @@
+"""A script that ends without closing its recorder loses nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_doctor import open_run
+
+SCRIPT = """
+import sys
+import numpy as np
+from rl_doctor import Recorder
+
+recorder = Recorder(sys.argv[1], info={"trainer": "custom"})
+for step in range(1, 4):
+    recorder.log_batch(step=step, uid=["a", "b"], response_mask=np.ones((2, 3)), logprob=np.full((2, 3), -0.5))
+    recorder.log_metrics(step, {"loss": 0.5})
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "code"), [("", "complete", 0), ("sys.exit(3)", "complete", 3), ("1 / 0", "running", 1)]
+)
+def test_what_was_logged_is_there_after_the_end(tmp_path: Path, end: str, status: str, code: int) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", f"{SCRIPT}\n{end}\n", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code
+    assert "rl-doctor" not in done.stderr
+    run = open_run(folder)
+    assert run.info.status == status
+    assert sorted(batch.step for batch in run.batches(["logprob"])) == [1, 2, 3]
+    assert len(run.metrics()) == 3
+    assert run.facts.notes == ()
