@@ -72,7 +72,8 @@ def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:
     if blank:
         told.append(f"not one finite number in {', '.join(blank)}: counted as not recorded")
     if reopened:
-        told.append(f"{reopened} generation batches came back after others were trained on; their late rows are judged apart")
+        came = "1 generation batch came" if reopened == 1 else f"{reopened} generation batches came"
+        told.append(f"{came} back after others were trained on; rows that were late are judged apart")
     return tuple(told)
 
 

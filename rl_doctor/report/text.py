@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +17,8 @@ from rl_doctor.report.model import FailOn, Finding, Report, Result, RunSummary, 
 from rl_doctor.report.wording import count, evidence, printable, steps, why_not_judged
 
 _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
-_LABEL_WIDTH: Final = 13
+_LABEL_WIDTH: Final = 11
+_LABEL_LIMIT: Final = 32
 _REASONS: Final = {
     "length": "too short to judge",
     "data": "nothing to measure",
@@ -131,11 +133,11 @@ def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
 
 def _rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(min_width=_LABEL_WIDTH, max_width=34, overflow="fold", style="dim")
+    grid.add_column(min_width=_LABEL_WIDTH, max_width=_LABEL_LIMIT, overflow="fold", style="dim")
     grid.add_column(overflow="fold")
     for label, body in rows:
-        grid.add_row(Text(f"  {label}" if label else ""), Text(body))
-    console.print(grid)
+        grid.add_row(Text(label), Text(body))
+    console.print(Padding(grid, (0, 0, 0, 2)))
 
 
 def _crash(console: Console, result: Result) -> None:

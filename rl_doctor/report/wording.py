@@ -11,7 +11,8 @@ from rl_doctor.report.model import Evidence, Report
 
 def number(value: float, unit: str = "1") -> str:
     """The value with four significant digits and its unit; ``1`` is the unit of plain ratios and is not written."""
-    suffix = "" if unit in {"", "1"} else f" {unit}"
+    single = unit.removesuffix("s") if value == 1 and len(unit) > 1 else unit
+    suffix = "" if unit in {"", "1"} else f" {single}"
     if math.isnan(value):
         return f"NaN{suffix}"
     if math.isinf(value):
@@ -22,10 +23,12 @@ def number(value: float, unit: str = "1") -> str:
 
 
 def steps(first: int | None, last: int | None) -> str:
-    """The span of steps: "steps 3-9", "step 3", or "no steps"."""
+    """The span of steps: "steps 3-9", "step 3", or "no steps"; "steps -3 to 9" where a dash would be read as a sign."""
     if first is None or last is None:
         return "no steps" if first is None and last is None else f"step {first if last is None else last}"
-    return f"step {first}" if first == last else f"steps {first}-{last}"
+    if first == last:
+        return f"step {first}"
+    return f"steps {first}-{last}" if min(first, last) >= 0 else f"steps {first} to {last}"
 
 
 def count(items: int, singular: str) -> str:

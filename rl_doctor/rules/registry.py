@@ -35,6 +35,10 @@ class Skip:
 Check = Callable[[View, Limits], Iterable[Hit | Skip]]
 
 
+_STORAGE: Final = frozenset({"RLD002", "RLD003", "RLD004", "RLD005"})
+"""Rules about how the rows were stored. They can pass on rows that hold nothing."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """One lint.
@@ -73,8 +77,8 @@ class Rule:
 
     @property
     def measures(self) -> bool:
-        """Whether it judges measured values. Without metrics it looks at storage or configuration, unless it reconciles (8xx)."""
-        return bool(self.needs or self.optional) or self.code.startswith("RLD8")
+        """Whether it judges what was trained on. Rules about storage or configuration do not; those that reconcile (8xx) do."""
+        return self.code not in _STORAGE and (bool(self.needs or self.optional) or self.code.startswith("RLD8"))
 
 
 _RULES: Final[dict[str, Rule]] = {}

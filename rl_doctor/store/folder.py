@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from rl_doctor.store.plan import Segment, rows_in_order, windows_of
 from rl_doctor.store.presence import Presence, empty_floats, require_values
 from rl_doctor.store.rows import Rows
 from rl_doctor.store.run import Run
+
+_BARE: Final = frozenset({"step", "sequence", "stored_length", "rollout_step", "epoch", "minibatch", "microbatch", "rank"})
+"""Columns that say where a row belongs, and nothing of what was trained on."""
 
 
 @dataclass(slots=True)
@@ -45,8 +49,13 @@ def open_folder(path: Path) -> Run:
     metric_parts = list(_whole_metrics(path, listing, skipped))
     kept, overlap = _last_session(parts)
     if not kept and not metric_parts:
-        raise NothingToJudgeError(f"{path}: no rows recorded{_why(info, [*_told(path, listing.claims)[1], *skipped])}")
+        otherwise = "; the recording has ended" if info.status == "complete" else " yet"
+        told = _why([*_told(path, listing.claims)[1], *skipped], otherwise)
+        raise NothingToJudgeError(f"{path}: no rows recorded{told}")
     columns = frozenset(name for name in presence.present if schema.column(name) is not None)
+    if kept and not metric_parts and columns <= _BARE:
+        told = _why([*_told(path, listing.claims)[1], *skipped], "; pass the columns of the batch to log_batch")
+        raise NothingToJudgeError(f"{path}: no values recorded, only steps{told}")
     null = frozenset(name for name in presence.named - presence.present if schema.column(name) is not None)
     fragments = [PartFragment(part, group) for part, group, _ in kept]
     segments = [Segment(step, index, 0, part.rows[group], part.tokens[group]) for index, (part, group, step) in enumerate(kept)]
@@ -125,8 +134,10 @@ def _last_session(parts: Iterable[Part]) -> tuple[list[tuple[Part, int, int]], l
         if part.name.session < newest[step]:
             lost.setdefault(part.name.session, set()).add(step)
     notes = [
-        f"sessions overlap: steps {min(steps)} to {max(steps)} of session {session} ({len(steps)} steps) "
-        f"are replaced by a later session"
+        f"sessions overlap: step {min(steps)} of session {session} is replaced by a later session"
+        if len(steps) == 1
+        else f"sessions overlap: steps {min(steps)} to {max(steps)} of session {session} ({len(steps)} steps) "
+        "are replaced by a later session"
         for session, steps in sorted(lost.items())
     ]
     kept = [item for item in found if item[0].name.session == newest[item[2]]]
@@ -200,10 +211,8 @@ def _incomplete(info: RunInfo, listing: _Listing, parts: list[Part]) -> tuple[in
     return tuple(sorted(step for step, session in session_of.items() if step > bound[session]))
 
 
-def _why(info: RunInfo, known: list[str]) -> str:
-    if known:
-        return f" ({'; '.join(known[:3])})"
-    return "; the recording has ended" if info.status == "complete" else " yet"
+def _why(known: list[str], otherwise: str) -> str:
+    return f" ({'; '.join(known[:3])})" if known else otherwise
 
 
 def _whole_metrics(path: Path, listing: _Listing, skipped: list[str]) -> Iterator[ParquetInput]:

@@ -109,6 +109,6 @@ def _check_ends(path: Path) -> None:
     if head == _ENCRYPTED:
         raise InputError(f"{path}: an encrypted Parquet file; decrypt it first")
     if head != _MAGIC:
-        raise InputError(f"{path}: not a Parquet file; `rl-doctor import` reads other formats")
+        raise InputError(f"{path}: not a Parquet file; convert it, e.g. with pandas: read it and call to_parquet")
     if tail != _MAGIC or size < 12:
         raise InputError(f"{path}: a Parquet file that is cut short (no footer); copy or export it again")

@@ -272,7 +272,8 @@ def _null_notes(table: ListTable) -> Iterator[str]:
                 rows += int(missing.sum())
                 at += piece.num_rows
         if rows:
-            yield f"{table.names[name]} is null in {rows} rows (first: row {first}); there it counts as not set"
+            where = f"row {first}" if rows == 1 else f"{rows} rows (first: row {first})"
+            yield f"{table.names[name]} is null in {where}; there it counts as not set"
 
 
 def _null_rows(array: pa.Array) -> NDArray[np.bool_]:

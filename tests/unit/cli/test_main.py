@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from rl_doctor import __version__
@@ -72,6 +74,13 @@ def test_explain_prints_the_whole_page_by_code_and_by_name(capsys: pytest.Captur
     for part in (*rule.limits, *rule.advice, *rule.avoids, rule.cause, rule.source, "policy.kl_old_k3", "Definition: "):
         assert part in out
     assert call(capsys, "explain", "kl-spike")[1] == out
+
+
+def test_the_help_of_explain_names_rules_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, "explain", "--help")
+    (words,) = re.findall(r"a code such as (RLD\d+), or a name such as ([a-z-]+)", " ".join(out.split()))
+    for word in words:
+        assert call(capsys, "explain", word)[0] == 0
 
 
 def test_explain_suggests(capsys: pytest.CaptureFixture[str]) -> None:

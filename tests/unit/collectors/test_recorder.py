@@ -330,6 +330,18 @@ def test_a_known_description_is_not_commented_on(tmp_path: Path, caplog: pytest.
     assert check(open_run(tmp_path / "run")).run.notes == ()
 
 
+def test_steps_without_values_are_no_pass(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "run") as recorder:
+        for step in (1, 2, 3):
+            recorder.log_batch(step=step, minibatch=0)
+    with pytest.raises(NothingToJudgeError, match="no values recorded, only steps"):
+        open_run(tmp_path / "run")
+    with Recorder(tmp_path / "grouped") as recorder:
+        for step in (1, 2, 3):
+            recorder.log_batch(step=step, group=["a", "b"])
+    assert check(open_run(tmp_path / "grouped")).exit_code() == 3
+
+
 def one_error(caplog: pytest.LogCaptureFixture, *words: str) -> None:
     (message,) = errors(caplog)
     assert "\n" not in message

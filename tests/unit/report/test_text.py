@@ -55,6 +55,13 @@ def test_what_was_skipped_is_grouped_by_what_would_enable_it() -> None:
     assert re.search(r"too short to judge +RLD301 entropy-collapse \(12 steps are measured, and 24 are needed\)\n", printed)
 
 
+def test_a_long_label_goes_on_below_its_beginning() -> None:
+    lacking = ("config.clip_high", "config.clip_low", "rollout_logprob")
+    printed = text.render([replace(FULL, results=(replace(RESULTS[4], missing=lacking),))], width=72).splitlines()
+    at = printed.index("Not judged, and what would enable it")
+    assert [line[:30].rstrip() for line in printed[at + 1 : at + 3]] == ["  config.clip_high +", "  config.clip_low +"]
+
+
 def test_what_was_left_out_of_the_reading_is_said() -> None:
     printed = text.render([FULL], width=200)
     for part in (*FULL.run.skipped_parts, "router_ids, foo", *FULL.run.renamed_columns, *FULL.run.notes):

@@ -24,6 +24,9 @@ from rl_doctor.report.wording import count, number, place, printable, steps
         (math.inf, "1", "inf"),
         (-math.inf, "1", "-inf"),
         (0.0, "1", "0"),
+        (1.0, "rows", "1 row"),
+        (1.0, "s", "1 s"),
+        (0.5, "steps", "0.5 steps"),
     ],
 )
 def test_number(value: float, unit: str, written: str) -> None:
@@ -33,6 +36,7 @@ def test_number(value: float, unit: str, written: str) -> None:
 def test_steps() -> None:
     assert steps(3, 9) == "steps 3-9"
     assert steps(3, 3) == "step 3"
+    assert steps(-30, -1) == "steps -30 to -1"
     assert steps(3, None) == "step 3"
     assert steps(None, None) == "no steps"
 

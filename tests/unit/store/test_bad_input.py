@@ -114,7 +114,7 @@ def hand_made(**columns: Any) -> Callable[[Path], Path]:
         (cut_to_the_magic, ["cut short"]),
         (binary, ["not a Parquet file"]),
         (broken_footer, ["damaged"]),
-        (text, ["not a Parquet file", "rl-doctor import"]),
+        (text, ["not a Parquet file", "to_parquet"]),
         (empty_folder, ["not a run folder"]),
         (folder_of_files, ["not a run folder", "run.parquet"]),
         (broken_run_json, ["run.json", "not valid JSON"]),

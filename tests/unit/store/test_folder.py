@@ -95,7 +95,7 @@ def test_a_resume_replaces_the_steps_it_repeats(tmp_path: Path) -> None:
     record(tmp_path, [rows(step, [1], reward=np.array([2.0])) for step in (2, 4)]).close()
     run = open_run(tmp_path)
     assert [(row["step"], row["reward"]) for row in contents(run)] == [(1, 1.0), (2, 2.0), (3, 1.0), (4, 2.0)]
-    assert run.facts.notes == ("sessions overlap: steps 2 to 2 of session 1 (1 steps) are replaced by a later session",)
+    assert run.facts.notes == ("sessions overlap: step 2 of session 1 is replaced by a later session",)
     assert [item["session"] for item in run.info.sessions] == [1, 2]
 
 
