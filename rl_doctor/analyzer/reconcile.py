@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.dialects.registry import Dialect, Entries, Logged, Window, find_dialect
+from rl_doctor.analyzer.dialects.registry import Dialect, Entries, Hypothesis, Logged, Window, find_dialect
 from rl_doctor.analyzer.engine import lacking
 from rl_doctor.analyzer.registry import Metric, Reduction, metrics_for
 from rl_doctor.analyzer.series import Series
@@ -19,13 +20,37 @@ from rl_doctor.store.metric_log import MetricLog
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
+Factor = tuple[str, str, float]
+"""A number of the run: one word, in words, and its value."""
 
 _RECORDED: Final = "reconcile.recorded"
 _RELATIVE: Final = 1e-4
 _ABSOLUTE: Final = 1e-6
+_PARTS: Final[Mapping[str, Callable[[Entries], float]]] = {
+    "total": lambda entries: entries.total,
+    "number": lambda entries: float(entries.number),
+    "tolerance": lambda entries: entries.tolerance,
+}
 _FEWEST_DECIMALS: Final = 4
 _FEWEST_DIGITS: Final = 3
 _MOST_DIGITS: Final = 7
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """What a key would be if it were computed in one known wrong way.
+
+    Attributes:
+        name: a few words.
+        sentence: what the logged number then is or does; follows "the logged <key>".
+        values: float64 ``[n]`` at the steps of the comparison, NaN where they cannot be told.
+        tolerance: float64 ``[n]``, as that of the comparison.
+    """
+
+    name: str
+    sentence: str
+    values: NDArray[np.float64]
+    tolerance: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +65,8 @@ class Comparison:
         logged: float64 ``[n]``.
         recomputed: float64 ``[n]``.
         tolerance: float64 ``[n]``, what rounding in the trainer and in the log can explain.
+        explanations: known ways to get it wrong, the most specific first.
+        untried: further ones, each with the columns that it needs.
     """
 
     name: str
@@ -49,6 +76,8 @@ class Comparison:
     logged: NDArray[np.float64]
     recomputed: NDArray[np.float64]
     tolerance: NDArray[np.float64]
+    explanations: tuple[Explanation, ...] = ()
+    untried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +90,8 @@ class Plan:
         canonical: canonical metrics that the run logged under their own name.
         log: what was logged.
         reason: why nothing can be compared, or "".
+        factors: numbers of the run that a trainer may divide or multiply by once too often.
+        untried: for each key the hypotheses that lack columns, each with these.
     """
 
     metrics: tuple[Metric, ...]
@@ -68,6 +99,8 @@ class Plan:
     canonical: tuple[Metric, ...]
     log: MetricLog
     reason: str
+    factors: tuple[Factor, ...] = ()
+    untried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def plan(info: RunInfo, columns: Collection[str], log: MetricLog) -> Plan:
@@ -82,7 +115,8 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog) -> Plan:
     dialect = find_dialect(info)
     known = tuple(item for item in dialect.logged(info, columns, names) if item.name in names) if dialect else ()
     lacks = {item.name: lacking(item.reduction.needs, columns, info.config) for item in known}
-    logged = tuple(item for item in known if not lacks[item.name])
+    possible = tuple(item for item in known if not lacks[item.name])
+    logged = tuple(_testable(item, info, columns) for item in possible)
     canonical = tuple(
         item
         for name, item in metrics_for(columns).items()
@@ -94,7 +128,8 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog) -> Plan:
     chosen = [metric for item in logged for metric in _parts(item)]
     if chosen:
         chosen.append(_rows())
-    return Plan((*chosen, *canonical), logged, canonical, log, reason)
+    untried = {item.name: _untestable(item, info, columns) for item in possible}
+    return Plan((*chosen, *canonical), logged, canonical, log, reason, _factors(info), untried)
 
 
 def _reason(info: RunInfo, dialect: Dialect | None, names: Collection[str], lacks: Collection[str]) -> str:
@@ -109,6 +144,33 @@ def _reason(info: RunInfo, dialect: Dialect | None, names: Collection[str], lack
     return f"{dialect.name}: the run's configuration or ranks are not recorded completely"
 
 
+def _testable(item: Logged, info: RunInfo, columns: Collection[str]) -> Logged:
+    """The key with those of its hypotheses that the run has the columns for."""
+    return replace(
+        item, hypotheses=tuple(one for one in item.hypotheses if not lacking(one.reduction.needs, columns, info.config))
+    )
+
+
+def _untestable(item: Logged, info: RunInfo, columns: Collection[str]) -> tuple[str, ...]:
+    """The others, each with the columns that it lacks."""
+    lacks = {one.name: lacking(one.reduction.needs, columns, info.config) for one in item.hypotheses}
+    return tuple(f"{name} (needs {', '.join(lack)})" for name, lack in lacks.items() if lack)
+
+
+def _factors(info: RunInfo) -> tuple[Factor, ...]:
+    """Numbers of micro-batches, ranks and epochs where they are known and not 1."""
+    numbers = (
+        (
+            "accumulation",
+            "the number of accumulated micro-batches",
+            (info.config.native or {}).get("gradient_accumulation_steps"),
+        ),
+        ("ranks", "the number of ranks", info.world_size),
+        ("epochs", "the number of epochs", info.config.epochs),
+    )
+    return tuple((name, words, float(number)) for name, words, number in numbers if number and number > 1)
+
+
 def compare(chosen: Plan, series: Mapping[str, Series]) -> tuple[Comparison, ...]:
     """Compare what was logged with what the pass gave.
 
@@ -120,24 +182,34 @@ def compare(chosen: Plan, series: Mapping[str, Series]) -> tuple[Comparison, ...
         One comparison per key with at least one step at which both numbers exist.
     """
     found = [_windowed(item, chosen, series) for item in chosen.logged]
-    found += [_stepwise(item, chosen.log, series) for item in chosen.canonical]
+    found += [_stepwise(item, chosen, series) for item in chosen.canonical]
     return tuple(item for item in found if item is not None and len(item.steps))
 
 
-def _part(item: Logged, part: str, pick: Callable[[Entries], float]) -> Metric:
-    def final(state: Any) -> float:
-        return pick(item.entries(state))
+def _parts(item: Logged) -> list[Metric]:
+    """The entries of a key, and of its hypotheses, as metrics of the engine."""
+    found = _sums(item.name, item.unit, item.reduction, item.entries)
+    for one in item.hypotheses:
+        found += _sums(_label(item, one), item.unit, one.reduction, one.entries)
+    return found
 
-    return Metric(f"reconcile.{part}.{item.name}", item.unit, item.reduction, final, "", "")
+
+def _label(item: Logged, one: Hypothesis) -> str:
+    return f"{item.name}: {one.name}"
 
 
-def _parts(item: Logged) -> tuple[Metric, ...]:
-    """The entries of a key as metrics of the engine: their sum, number and tolerance per step."""
-    return (
-        _part(item, "total", lambda entries: entries.total),
-        _part(item, "number", lambda entries: float(entries.number)),
-        _part(item, "tolerance", lambda entries: entries.tolerance),
-    )
+def _sums(label: str, unit: str, reduction: Reduction, entries: Callable[[Any], Entries]) -> list[Metric]:
+    """The sum of entries, their number and their tolerance per step."""
+    latest: list[tuple[Any, Entries]] = []  # the three metrics of a state follow each other
+
+    def final(state: Any, pick: Callable[[Entries], float]) -> float:
+        if not latest or latest[0][0] is not state:
+            latest[:] = [(state, entries(state))]
+        return pick(latest[0][1])
+
+    return [
+        Metric(f"reconcile.{part}.{label}", unit, reduction, partial(final, pick=pick), "", "") for part, pick in _PARTS.items()
+    ]
 
 
 def _rows() -> Metric:
@@ -147,19 +219,47 @@ def _rows() -> Metric:
 
 
 def _windowed(item: Logged, chosen: Plan, series: Mapping[str, Series]) -> Comparison | None:
-    parts = [series.get(f"reconcile.{part}.{item.name}") for part in ("total", "number", "tolerance")]
-    total, number, tolerance = parts
-    if total is None or number is None or tolerance is None:
+    if f"reconcile.total.{item.name}" not in series:
         return None
     ends, logged = chosen.log.series(item.name)
     keep = np.isfinite(logged)
     ends, logged = ends[keep], logged[keep]
     starts = ends - 1 if item.window == "step" else _starts(ends, chosen)
-    inside = np.searchsorted(total.steps, np.stack([starts, ends]), side="right")
-    sums = [_between(part.values, inside) for part in (total, number, tolerance)]
-    values, slack = _reduce(item.window, sums, ends - starts)
-    values[~_recorded(starts, ends, series[_RECORDED].steps)] = np.nan
-    return _comparison(item.name, item.metric, item.unit, (ends, logged, values, slack))
+    complete = _recorded(starts, ends, series[_RECORDED].steps)
+
+    def over_windows(label: str) -> tuple[Floats, Floats]:
+        parts = [series[f"reconcile.{part}.{label}"] for part in _PARTS]
+        inside = np.searchsorted(parts[0].steps, np.stack([starts, ends]), side="right")
+        values, slack = _reduce(item.window, [_between(part.values, inside) for part in parts], ends - starts)
+        return np.where(complete, values, np.nan), slack
+
+    values, slack = over_windows(item.name)
+    explanations = [Explanation(one.name, one.sentence, *over_windows(_label(item, one))) for one in item.hypotheses]
+    explanations += _plain_explanations(values, slack, chosen.factors)
+    untried = chosen.untried[item.name]
+    return _comparison(Comparison(item.name, item.metric, item.unit, ends, logged, values, slack, tuple(explanations), untried))
+
+
+def _plain_explanations(values: Floats, slack: Floats, factors: Sequence[Factor]) -> list[Explanation]:
+    """What any key may be instead of ``values`` ``[n]``, each uncertain by ``slack`` ``[n]``."""
+    found = []
+    for name, words, number in factors:
+        found += [
+            Explanation(f"times {name}", f"is multiplied by {words}, {number:g}", values * number, slack * number),
+            Explanation(f"divided by {name}", f"is divided by {words}, {number:g}", values / number, slack / number),
+        ]
+    return [
+        Explanation("opposite sign", "has the opposite sign", -values, slack),
+        *found,
+        Explanation(
+            "previous row's value",
+            "is the value of the row logged before",
+            *(np.append(np.nan, part[:-1]) for part in (values, slack)),
+        ),
+        Explanation(
+            "next row's value", "is the value of the row logged after", *(np.append(part[1:], np.nan) for part in (values, slack))
+        ),
+    ]
 
 
 def _starts(ends: Steps, chosen: Plan) -> Steps:
@@ -191,26 +291,33 @@ def _recorded(starts: Steps, ends: Steps, recorded: Steps) -> NDArray[np.bool_]:
     return complete
 
 
-def _stepwise(item: Metric, log: MetricLog, series: Mapping[str, Series]) -> Comparison | None:
+def _stepwise(item: Metric, chosen: Plan, series: Mapping[str, Series]) -> Comparison | None:
     """A canonical metric that the run logged under its own name: the value of that step."""
     found = series.get(item.name)
     if found is None:
         return None
-    steps, logged = log.series(item.name)
+    steps, logged = chosen.log.series(item.name)
     at = np.searchsorted(found.steps, steps)
     hit = at < len(found.steps)
     hit[hit] = found.steps[at[hit]] == steps[hit]
     steps, logged, at = steps[hit], logged[hit], at[hit]
     values = np.where(found.counts[at] > 0, found.values[at], np.nan)
     slack = _ABSOLUTE + _RELATIVE * np.maximum(np.abs(values), np.abs(logged))
-    return _comparison(item.name, item.name, item.unit, (steps, logged, values, slack))
+    explanations = tuple(_plain_explanations(values, slack, chosen.factors))
+    return _comparison(Comparison(item.name, item.name, item.unit, steps, logged, values, slack, explanations))
 
 
-def _comparison(name: str, metric: str | None, unit: str, arrays: tuple[Steps, Floats, Floats, Floats]) -> Comparison:
-    steps, logged, values, slack = arrays
-    keep = np.isfinite(values) & np.isfinite(logged)
-    tolerance = slack[keep] + log_rounding(logged[keep])
-    return Comparison(name, metric, unit, steps[keep], logged[keep], values[keep], tolerance)
+def _comparison(whole: Comparison) -> Comparison:
+    """Only the steps at which both numbers exist, with what the log's rounding adds to the tolerance."""
+    keep = np.isfinite(whole.recomputed) & np.isfinite(whole.logged)
+    rounding = log_rounding(whole.logged[keep])
+    explanations = tuple(
+        replace(one, values=one.values[keep], tolerance=one.tolerance[keep] + rounding) for one in whole.explanations
+    )
+    return replace(
+        whole, steps=whole.steps[keep], logged=whole.logged[keep], recomputed=whole.recomputed[keep],
+        tolerance=whole.tolerance[keep] + rounding, explanations=explanations,
+    )  # fmt: skip
 
 
 def log_rounding(logged: Floats) -> Floats:

@@ -7,16 +7,19 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.report.model import Evidence, Hit
+from rl_doctor.analyzer.reconcile import Comparison
+from rl_doctor.report.model import Evidence, Hit, Severity
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
+
+Flags = NDArray[np.bool_]
 
 
 @rule(
     "RLD801",
     "logged-metric-mismatch",
     severity="error",
-    limits={"relative": 1e-3, "min_steps": 3, "share": 0.5, "share_warning": 0.1, "spread": 0.01},
+    limits={"relative": 1e-3, "min_steps": 3, "share": 0.5, "share_warning": 0.1, "spread": 0.01, "explained": 0.95},
     cause="The code that computes the logged number does something else than its definition says: another mask, another "
     "normaliser, an average in the wrong stages, a wrong sign, or a value from another step.",
     advice=(
@@ -40,6 +43,11 @@ def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     difference exceeds both what rounding explains and ``relative`` of the larger of the two numbers. It is an error if at
     least ``share`` of the compared steps differ, and at least ``min_steps`` of them (or all, where fewer could be compared);
     a warning from ``share_warning``. A ratio counts as constant if its middle half lies within ``spread`` of its median.
+
+    The same pass computes what each key would be if it were computed in one of the known wrong ways: another sign of a term of
+    the loss, a mean over the padded width or without the mask, another KL estimate, another divisor of a deviation, the number
+    of another step, a factor that the run knows. Those that equal the log, within rounding alone, at ``explained`` of the steps
+    that differ are named as the cause, the most specific first; the others as ruled out.
     """
     if not view.comparisons:
         yield Skip("data", view.uncompared or "no logged metric could be recomputed")
@@ -63,7 +71,35 @@ def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             item.metric or item.name, int(steps[0]), int(steps[-1]), float(logged[worst]), float(recomputed[worst]),
             float(item.tolerance[wrong][worst]), item.unit, number, {"logged_name": item.name},
         )  # fmt: skip
-        yield Hit(message, "error" if number >= limits["share"] * compared else "warning", (evidence,))
+        told, ruled_out = _explained(item, wrong, ratio, limits["explained"])
+        severity: Severity = "error" if number >= limits["share"] * compared else "warning"
+        yield Hit(message, severity, (evidence,), told, ruled_out, tuple(f"{item.name}: {name}" for name in item.untried))
+
+
+def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float) -> tuple[str, tuple[str, ...]]:
+    """What computes the logged numbers where they are ``wrong`` (bool ``[n]``), in words, and what does not."""
+    fits, rejected = [], []
+    for one in item.explanations:
+        told = wrong & np.isfinite(one.values)
+        equal = told & (np.abs(item.logged - one.values) <= one.tolerance)
+        # One step may be without the step before or after it.
+        if told.sum() >= max(1, share * wrong.sum() - 1) and equal.sum() >= share * told.sum():
+            first = int(np.argmax(equal))
+            fits.append(
+                f"{one.sentence}: that gives {one.values[first]:.6g} at step {int(item.steps[first])} ({item.logged[first]:.6g} "
+                f"logged) and equals the log in {int(equal.sum())} of the {int(told.sum())} steps"
+            )
+        else:
+            rejected.append(one.name)
+    ruled_out = (f"{item.name}: {', '.join(rejected)}",) if rejected else ()
+    if fits:
+        return f"The logged {item.name} {'. It fits as well that it '.join(fits)}.", ruled_out
+    if ratio is not None:
+        return (
+            f"The logged {item.name} is {ratio:.4g} times its definition throughout, which no known number explains.",
+            ruled_out,
+        )
+    return f"None of the {len(rejected)} known explanations fits {item.name}; the code computes something else.", ruled_out
 
 
 def _constant_ratio(logged: NDArray[np.float64], recomputed: NDArray[np.float64], spread: float) -> float | None:

@@ -55,6 +55,23 @@ Window = Literal["mean", "per_step", "step"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Hypothesis:
+    """A way in which a trainer may arrive at another number than its definition says.
+
+    Attributes:
+        name: a few words, unique for its key.
+        sentence: what the logged number then is or does; follows "the logged <key>".
+        reduction: what is folded, at the same level as the key's own.
+        entries: as those of the key.
+    """
+
+    name: str
+    sentence: str
+    reduction: Reduction
+    entries: Callable[[Any], Entries]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Logged:
     """One native key of a trainer.
 
@@ -66,6 +83,7 @@ class Logged:
         entries: State -> Entries of that step or generation batch.
         window: how the entries since the last log become one number: "mean" over entries, "per_step" their sum over the
             number of steps, "step" the mean over entries of the logged step alone.
+        hypotheses: known ways to get it wrong, the most specific first.
     """
 
     name: str
@@ -74,6 +92,7 @@ class Logged:
     reduction: Reduction
     entries: Callable[[Any], Entries]
     window: Window = "mean"
+    hypotheses: tuple[Hypothesis, ...] = ()
 
 
 Keys = Callable[[RunInfo, Collection[str], Collection[str]], tuple[Logged, ...]]

@@ -43,6 +43,11 @@ class Shares:
     slack: Floats | None = None
 
 
+Share = Callable[[Batch], Shares]
+Terms = tuple[tuple[int, float], ...]
+"""Which averages of a micro-batch are added up, each with its factor."""
+
+
 def _complete(sums: Collection[Sums], rows: Collection[int], expected_rows: int | None) -> bool:
     """Whether the micro-batches of a step are all there, each with all its rows.
 
@@ -57,8 +62,16 @@ def _complete(sums: Collection[Sums], rows: Collection[int], expected_rows: int 
     return accumulation.total == 0 or accumulation.mean == len(rows)
 
 
-def keyed_rows(batch: Batch, columns: Iterable[str]) -> Iterator[tuple[tuple[int, ...], NDArray[np.intp]]]:
-    """Each combination of values of ``columns`` (0 where the run lacks one) with the rows that carry it."""
+def keyed_rows(batch: Batch, columns: tuple[str, ...]) -> list[tuple[tuple[int, ...], NDArray[np.intp]]]:
+    """Each combination of values of ``columns`` (0 where the run lacks one) with the rows that carry it; once per batch."""
+    key = ("keyed_rows", columns)
+    if key not in batch.scratch:
+        batch.scratch[key] = list(_keyed_rows(batch, columns))
+    found: list[tuple[tuple[int, ...], NDArray[np.intp]]] = batch.scratch[key]
+    return found
+
+
+def _keyed_rows(batch: Batch, columns: Iterable[str]) -> Iterator[tuple[tuple[int, ...], NDArray[np.intp]]]:
     if not batch.n_sequences:
         return
     zeros = np.zeros(batch.n_sequences, np.int64)
@@ -68,9 +81,7 @@ def keyed_rows(batch: Batch, columns: Iterable[str]) -> Iterator[tuple[tuple[int
         yield tuple(key), np.flatnonzero(inverse.reshape(-1) == index)
 
 
-def sums_by(
-    columns: tuple[str, ...], *shares: Callable[[Batch], Shares], needs: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> Reduction:
+def sums_by(columns: tuple[str, ...], *shares: Share, needs: tuple[str, ...], optional: tuple[str, ...] = ()) -> Reduction:
     """A token reduction: for each combination of ``columns`` the sums of each of ``shares``, whose averages are added up.
 
     The ``Sums`` hold numerators, magnitudes and slack of each, and last grad_accumulation over the rows.
@@ -93,32 +104,44 @@ def sums_by(
     return Reduction(partial, Keyed({}), (columns[-1], *needs), (*columns, "grad_accumulation", *optional), "token")
 
 
-def _averages(sums: Sums) -> tuple[float, float]:
-    """The averages of a micro-batch added up, and what rounding can change; each weight is at least 1."""
+def _averages(sums: Sums, terms: Terms = ()) -> tuple[float, float]:
+    """The averages of a micro-batch added up, by default all once, and what rounding can change; each weight is at least 1."""
     value = tolerance = 0.0
-    for numerator, magnitude, slack in zip(sums.parts[:-1:3], sums.parts[1:-1:3], sums.parts[2:-1:3], strict=True):
+    for index, factor in terms or [(index, 1.0) for index in range(len(sums.parts) // 3)]:
+        numerator, magnitude, slack = sums.parts[3 * index : 3 * index + 3]
         weight = max(numerator.count, 1)
-        value += numerator.value / weight
-        tolerance += (TOLERANCE * magnitude.value + slack.value) / weight
+        value += factor * numerator.value / weight
+        tolerance += abs(factor) * (TOLERANCE * magnitude.value + slack.value) / weight
     return value, tolerance
 
 
-def means(expected_rows: int | None) -> Callable[[Keyed], Entries]:
+def means(expected_rows: int | None, terms: Terms = ()) -> Callable[[Keyed], Entries]:
     """One entry per micro-batch, its average over all ranks."""
 
     def entries(state: Keyed) -> Entries:
         if not _complete(state.groups.values(), [sums.parts[-1].count for sums in state.groups.values()], expected_rows):
             return UNKNOWN
-        return sum((entry(*_averages(sums)) for sums in state.groups.values()), Entries())
+        return sum((entry(*_averages(sums, terms)) for sums in state.groups.values()), Entries())
 
     return entries
 
 
-def means_of_means(state: Keyed) -> Entries:
+def pooled(expected_rows: int | None) -> Callable[[Keyed], Entries]:
+    """One entry per step: the average over all its micro-batches and ranks at once."""
+
+    def entries(state: Keyed) -> Entries:
+        if not _complete(state.groups.values(), [sums.parts[-1].count for sums in state.groups.values()], expected_rows):
+            return UNKNOWN
+        return entry(*_averages(sum(state.groups.values(), Sums())))
+
+    return entries
+
+
+def means_of_means(state: Keyed, terms: Terms = ()) -> Entries:
     """One entry per mini-batch: the plain mean over ranks and micro-batches; keys are those of ``MICROBATCH_OF_RANK``."""
     averages: dict[tuple[int, ...], list[tuple[float, float]]] = {}
     for key, sums in state.groups.items():
-        averages.setdefault(key[1:-1], []).append(_averages(sums))
+        averages.setdefault(key[1:-1], []).append(_averages(sums, terms))
     found = Entries()
     for pairs in averages.values():
         values, tolerances = zip(*pairs, strict=True)
@@ -126,7 +149,7 @@ def means_of_means(state: Keyed) -> Entries:
     return found
 
 
-def sums_over_ranks(expected_rows: int | None, ranks: int) -> Callable[[Keyed], Entries]:
+def sums_over_ranks(expected_rows: int | None, ranks: int, terms: Terms = ()) -> Callable[[Keyed], Entries]:
     """One entry per step: the sum over micro-batches of each rank's average, averaged over ranks; keys start with the rank."""
 
     def entries(state: Keyed) -> Entries:
@@ -134,7 +157,7 @@ def sums_over_ranks(expected_rows: int | None, ranks: int) -> Callable[[Keyed], 
         value = tolerance = 0.0
         for key, sums in state.groups.items():
             rows[key[1:]] = rows.get(key[1:], 0) + sums.parts[-1].count
-            average, rounding = _averages(sums)
+            average, rounding = _averages(sums, terms)
             value, tolerance = value + average, tolerance + rounding
         if not _complete(state.groups.values(), rows.values(), expected_rows):
             return UNKNOWN

@@ -6,15 +6,16 @@ generation batch. When a row is logged, each key is the unweighted mean of its e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, selected
+from rl_doctor.analyzer.derive import Floats, derived, selected
 from rl_doctor.analyzer.dialects import trl_rollouts as rollouts
-from rl_doctor.analyzer.dialects.registry import Entries, Logged, at_least, dialect
+from rl_doctor.analyzer.dialects.hypotheses import Part, other_estimators, other_means, other_stages, parted
+from rl_doctor.analyzer.dialects.registry import Entries, Hypothesis, Logged, at_least, dialect
 from rl_doctor.analyzer.dialects.stages import (
     MICROBATCH,
     MICROBATCH_OF_RANK,
@@ -22,6 +23,7 @@ from rl_doctor.analyzer.dialects.stages import (
     Shares,
     largest,
     means,
+    pooled,
     ranges_by,
     smallest,
     sums_by,
@@ -54,7 +56,7 @@ def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
     found = [_mean(settings, "entropy", "policy.entropy", "nat", _entropy, ("entropy",))]
     kl_needs = ("logprob", "ref_logprob", *(("old_logprob",) if settings.bias_corrected_kl else ()))
     if settings.beta:
-        found.append(_mean(settings, "kl", "ref.kl_k3", "nat", lambda t: token_shares(t.batch, *t.kl), kl_needs))
+        found.append(_reference_kl(settings, kl_needs))
     if settings.loss_type in _CLIPPED:
         found += _clip_keys(settings, lambda t: t.clipped, Terms.flag_shares, Terms.fractions)
     if settings.loss_type == "cispo":
@@ -103,9 +105,26 @@ def _as_numbers(_terms: Terms, flags: Flags, near: Flags) -> tuple[Floats, Float
 
 
 def _mean(
-    settings: Settings, name: str, metric: str, unit: str, shares: Callable[[Terms], Shares], needs: tuple[str, ...]
-) -> Logged:
-    return Logged(name, metric, unit, sums_by(MICROBATCH, _of(settings, shares), needs=needs), means(settings.microbatch_rows))
+    settings: Settings, name: str, metric: str, unit: str, shares: Callable[[Terms], Shares], needs: tuple[str, ...],
+    others: tuple[Part, ...] = (),
+) -> Logged:  # fmt: skip
+    share = derived(_of(settings, shares))
+    staged = partial(means, settings.microbatch_rows)
+    reduction = sums_by(MICROBATCH, share, needs=needs)
+    parts = (*other_means(share, additive=not settings.per_sequence_ratio or name == "entropy"), *others)
+    hypotheses = (*parted(MICROBATCH, staged, needs, parts), other_stages(pooled(settings.microbatch_rows), reduction))
+    return Logged(name, metric, unit, reduction, staged(), hypotheses=hypotheses)
+
+
+def _reference_kl(settings: Settings, needs: tuple[str, ...]) -> Logged:
+    """The mean of k3; TRL multiplies it by the ratio if so configured."""
+    told = "is k3 without the ratio" if settings.bias_corrected_kl else "is k3 times the ratio"
+    twin = Part(
+        told.removeprefix("is "), told, _of(settings, lambda t: token_shares(t.batch, *t.other_kl)), ("old_logprob",)
+    )  # fmt: skip
+    others = other_estimators(lambda batch: terms(batch, settings).reference_difference, "k3")
+    shares = lambda t: token_shares(t.batch, *t.kl)  # noqa: E731
+    return _mean(settings, "kl", "ref.kl_k3", "nat", shares, needs, (twin, *others))
 
 
 def _clip_keys(
@@ -137,9 +156,9 @@ def _clip_keys(
     ]
 
 
-def _loss(settings: Settings, reduction: Reduction) -> Logged:
+def _loss(settings: Settings, reduction: Reduction, hypotheses: tuple[Hypothesis, ...] = ()) -> Logged:
     entries = sums_over_ranks(settings.microbatch_rows, settings.ranks)
-    return Logged("loss", "policy.loss_total", "1", reduction, entries, "per_step")
+    return Logged("loss", "policy.loss_total", "1", reduction, entries, "per_step", hypotheses)
 
 
 def _grpo_loss(settings: Settings, kl_needs: tuple[str, ...]) -> Logged:
@@ -150,16 +169,63 @@ def _grpo_loss(settings: Settings, kl_needs: tuple[str, ...]) -> Logged:
         needs.append("entropy")
     if settings.loss_type in {"dapo", "cispo"}:
         needs.append("num_items_in_batch")
+    needs = list(dict.fromkeys(needs))
     parts = (lambda t: t.loss_shares, *((lambda t: t.entropy_bonus,) if settings.entropy_coef else ()))
-    reduction = sums_by(MICROBATCH_OF_RANK, *(_of(settings, part) for part in parts), needs=tuple(dict.fromkeys(needs)))
-    return _loss(settings, reduction)
+    reduction = sums_by(MICROBATCH_OF_RANK, *(_of(settings, part) for part in parts), needs=tuple(needs))
+    return _loss(settings, reduction, _loss_hypotheses(settings, tuple(needs)))
+
+
+def _loss_hypotheses(settings: Settings, needs: tuple[str, ...]) -> tuple[Hypothesis, ...]:
+    """The loss with another factor for one of its terms."""
+    beta = settings.beta
+    terms_of_loss: dict[str, Callable[[Terms], Shares]] = {"policy": lambda t: t.policy_shares}
+    if beta:
+        terms_of_loss |= {"KL": lambda t: t.penalty_shares, "other KL": lambda t: t.other_penalty_shares}
+    if settings.entropy_coef:
+        terms_of_loss["entropy"] = lambda t: t.entropy_bonus
+    names = list(terms_of_loss)
+    reduction = sums_by(MICROBATCH_OF_RANK, *(_of(settings, share) for share in terms_of_loss.values()), needs=needs)
+    plain = dict.fromkeys(names, 1.0) | ({"other KL": 0.0} if beta else {})
+
+    def hypothesis(name: str, sentence: str, **factors: float) -> Hypothesis:
+        chosen = {**plain, **{key.replace("_", " "): factor for key, factor in factors.items()}}
+        kept = tuple((names.index(key), factor) for key, factor in chosen.items() if factor)
+        return Hypothesis(name, sentence, reduction, sums_over_ranks(settings.microbatch_rows, settings.ranks, kept))
+
+    found = []
+    if beta:
+        other = "without the ratio" if settings.bias_corrected_kl else "times the ratio"
+        found += [
+            hypothesis("KL term with the opposite sign", "has the KL term with the opposite sign", KL=-1.0),
+            hypothesis("no KL term", "has no KL term", KL=0.0),
+            hypothesis("KL coefficient twice", f"applies the KL coefficient twice ({beta:g} * {beta:g})", KL=beta),
+            hypothesis("KL term without its coefficient", "has the KL term without its coefficient", KL=1.0 / beta),
+            hypothesis(f"KL term {other}", f"has the KL term {other}", KL=0.0, other_KL=1.0),
+        ]
+    if settings.entropy_coef:
+        found += [
+            hypothesis("entropy term with the opposite sign", "has the entropy term with the opposite sign", entropy=-1.0),
+            hypothesis("no entropy term", "has no entropy term", entropy=0.0),
+        ]
+    return tuple(found)
 
 
 def _once(
     settings: Settings, name: str, metric: str | None, unit: str, function: Callable[[Batch], Entries], *needs: str,
-    optional: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (), others: Iterable[rollouts.Other] = (),
 ) -> Logged:  # fmt: skip
-    return Logged(name, metric, unit, rollouts.once(settings, function, *needs, optional=optional), lambda state: state)
+    hypotheses = tuple(
+        Hypothesis(
+            other.name, other.sentence, rollouts.once(settings, other.function, *needs, *other.needs, optional=optional), _itself
+        )
+        for other in others
+    )
+    reduction = rollouts.once(settings, function, *needs, optional=optional)
+    return Logged(name, metric, unit, reduction, _itself, hypotheses=hypotheses)
+
+
+def _itself(state: Entries) -> Entries:
+    return state
 
 
 def _zero_deviation(settings: Settings, *, by_group: bool) -> Logged:
@@ -171,15 +237,22 @@ def _generation(settings: Settings, columns: Collection[str], names: Collection[
     """Rewards and lengths."""
     components = tuple(name for name in columns if name.startswith(REWARD_COMPONENT_PREFIX))
     whole = ("score",) if "score" in columns else ("reward",)
+    mean, deviation = rollouts.reward_mean(settings), rollouts.reward_deviation(settings)
+    spread, level = rollouts.other_reward_deviations(settings), rollouts.other_reward_means(settings)
     found = [
-        _once(settings, "reward", "reward.mean", "reward", rollouts.reward_mean(settings), *whole, optional=components),
-        _once(settings, "reward_std", "reward.std", "reward", rollouts.reward_deviation(settings), *whole, optional=components),
+        _once(settings, "reward", "reward.mean", "reward", mean, *whole, optional=components, others=level),
+        _once(settings, "reward_std", "reward.std", "reward", deviation, *whole, optional=components, others=spread),
     ]
     for component in components:
         name = component.removeprefix(REWARD_COMPONENT_PREFIX)
-        for statistic, entries in (("mean", rollouts.mean(component)), ("std", rollouts.deviation(component))):
-            same = f"reward.component.{name}.{statistic}"
-            found.append(_once(settings, f"rewards/{name}/{statistic}", same, "reward", entries, component))
+        prefix, same = f"rewards/{name}", f"reward.component.{name}"
+        level, spread = rollouts.other_means_of(settings, component), rollouts.other_deviations(rollouts.column(component))
+        found.append(
+            _once(settings, f"{prefix}/mean", f"{same}.mean", "reward", rollouts.mean(component), component, others=level)
+        )
+        found.append(
+            _once(settings, f"{prefix}/std", f"{same}.std", "reward", rollouts.deviation(component), component, others=spread)
+        )
     if "tools/call_frequency" in names:  # lengths then leave out what the tools wrote
         return found
     for statistic, function in _STATISTICS:

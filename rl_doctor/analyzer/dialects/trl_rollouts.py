@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -112,9 +113,9 @@ def _mean(values: Floats) -> Entries:
     return entry(float(kept.mean()), TOLERANCE * float(np.abs(kept).mean())) if kept.size else Entries()
 
 
-def _deviation(values: Floats) -> Entries:
+def _deviation(values: Floats, ddof: int = 1) -> Entries:
     kept = values[~np.isnan(values)]
-    return entry(float(kept.std(ddof=1)), TOLERANCE * float(np.abs(kept).mean())) if kept.size > 1 else Entries()
+    return entry(float(kept.std(ddof=ddof)), TOLERANCE * float(np.abs(kept).mean())) if kept.size > ddof else Entries()
 
 
 def weighted_reward(settings: Settings, batch: Batch) -> Floats:
@@ -137,6 +138,91 @@ def reward_mean(settings: Settings) -> Callable[[Batch], Entries]:
 def reward_deviation(settings: Settings) -> Callable[[Batch], Entries]:
     """Standard deviation of the weighted reward over the whole generation batch."""
     return lambda batch: _deviation(weighted_reward(settings, batch))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Other:
+    """Another way to a number per generation batch: name and sentence of a ``Hypothesis``, and columns that it needs beside."""
+
+    name: str
+    sentence: str
+    function: Callable[[Batch], Entries]
+    needs: tuple[str, ...] = ()
+
+
+Values = Callable[[Batch], Floats]
+
+
+def column(name: str) -> Values:
+    """A column as float64."""
+    return lambda batch: batch.columns[name].astype(np.float64)
+
+
+def other_deviations(values: Values) -> tuple[Other, ...]:
+    """Other standard deviations than that over all rows with ddof 1."""
+    by_group = "is the mean of the groups' standard deviations"
+    return (
+        Other("ddof 0", "is a standard deviation that divides by n, not by n - 1", lambda batch: _deviation(values(batch), 0)),
+        Other("mean of the groups' deviations", f"{by_group} (ddof 1)", lambda batch: _by_group(values, batch, 1), ("group",)),
+        Other(
+            "mean of the groups' deviations, ddof 0", f"{by_group}, with ddof 0", lambda batch: _by_group(values, batch, 0),
+            ("group",),
+        ),
+    )  # fmt: skip
+
+
+def _by_group(values: Values, batch: Batch, ddof: int) -> Entries:
+    """Plain mean over groups of the standard deviation within each."""
+    numbers, group = values(batch), codes(batch.columns["group"])
+    kept = ~np.isnan(numbers)
+    numbers, group = numbers[kept], group[kept]
+    if not numbers.size:
+        return Entries()
+    sizes = np.bincount(group)
+    centre = np.bincount(group, numbers) / np.maximum(sizes, 1)
+    squares = np.bincount(group, (numbers - centre[group]) ** 2)
+    present = sizes > ddof
+    found = float(np.sqrt(squares[present] / (sizes[present] - ddof)).mean()) if present.any() else np.nan
+    return entry(found, TOLERANCE * float(np.abs(numbers).mean()))
+
+
+def other_reward_means(settings: Settings) -> tuple[Other, ...]:
+    """Other means of the reward: another column, or other weights."""
+    return (
+        *_unweighted(settings, _mean),
+        Other(
+            "the reward that the advantage uses", "is the mean of the reward that the advantage is computed from (the column "
+            "reward), not of the score", mean("reward"), ("reward", "score"),
+        ),
+    )  # fmt: skip
+
+
+def other_reward_deviations(settings: Settings) -> tuple[Other, ...]:
+    """Other standard deviations of the reward."""
+    return (
+        *other_deviations(lambda batch: weighted_reward(settings, batch)),
+        *_unweighted(settings, _deviation),
+    )
+
+
+def _unweighted(settings: Settings, function: Callable[[Floats], Entries]) -> Iterator[Other]:
+    weights = settings.reward_weights or {}
+    if any(weight != 1.0 for weight in weights.values()):
+        ones = replace(settings, reward_weights=dict.fromkeys(weights, 1.0))
+        yield Other(
+            "without the reward weights", "is that of the sum of the components without their weights",
+            lambda batch: function(weighted_reward(ones, batch)), tuple(REWARD_COMPONENT_PREFIX + name for name in weights),
+        )  # fmt: skip
+
+
+def other_means_of(settings: Settings, component: str) -> tuple[Other, ...]:
+    """The mean of a reward component after its weight."""
+    weight = (settings.reward_weights or {}).get(component.removeprefix(REWARD_COMPONENT_PREFIX), 1.0)
+    if weight == 1.0:
+        return ()
+    values = column(component)
+    sentence = f"is the mean after the component's weight of {weight:g}"
+    return (Other("after the reward weight", sentence, lambda batch: _mean(weight * values(batch))),)
 
 
 def zero_deviation(*, by_group: bool) -> Callable[[Batch], Entries]:

@@ -58,12 +58,31 @@ class Terms:
         return values
 
     @cached_property
+    def reference_difference(self) -> Floats:
+        """Reference log-probability minus log-probability, per token."""
+        return selected(self.batch, "ref_logprob") - selected(self.batch, "logprob")
+
+    @cached_property
+    def plain_kl(self) -> tuple[Floats, Floats]:
+        """K3 to the reference per token, and the size of its summands."""
+        value = k3(self.reference_difference)
+        return value, k3_size(self.reference_difference, value)
+
+    @cached_property
+    def weighted_kl(self) -> tuple[Floats, Floats]:
+        """K3 to the reference times the ratio per token, and the size of its summands."""
+        value, size = self.plain_kl
+        return value * self.ratio, size * self.ratio
+
+    @property
     def kl(self) -> tuple[Floats, Floats]:
-        """The reference KL term per token, k3 (times the ratio if so configured), and the size of its summands."""
-        x = selected(self.batch, "ref_logprob") - selected(self.batch, "logprob")
-        value = k3(x)
-        size = k3_size(x, value)
-        return (value * self.ratio, size * self.ratio) if self.settings.bias_corrected_kl else (value, size)
+        """The reference KL term per token, times the ratio if so configured, and the size of its summands."""
+        return self.weighted_kl if self.settings.bias_corrected_kl else self.plain_kl
+
+    @property
+    def other_kl(self) -> tuple[Floats, Floats]:
+        """The same, times the ratio if not so configured."""
+        return self.plain_kl if self.settings.bias_corrected_kl else self.weighted_kl
 
     @cached_property
     def clipped(self) -> tuple[Flags, Flags, Flags]:
@@ -125,13 +144,33 @@ class Terms:
     @cached_property
     def loss_shares(self) -> Shares:
         """What each sequence adds to the loss of its micro-batch on its rank, scaled for gradient accumulation."""
+        policy = self.policy_shares
+        if not self.settings.beta:
+            return policy
+        penalty = self.penalty_shares
+        return Shares(policy.numerators + penalty.numerators, policy.magnitudes + penalty.magnitudes, policy.weights)
+
+    @cached_property
+    def policy_shares(self) -> Shares:
+        """The policy term of ``loss_shares``."""
+        return self._aggregated(self.policy_loss, np.abs(self.policy_loss))
+
+    @cached_property
+    def penalty_shares(self) -> Shares:
+        """The KL term of ``loss_shares``."""
+        return self._penalty(*self.kl)
+
+    @cached_property
+    def other_penalty_shares(self) -> Shares:
+        """The KL term of ``loss_shares`` with ``other_kl``."""
+        return self._penalty(*self.other_kl)
+
+    def _penalty(self, value: Floats, size: Floats) -> Shares:
+        return self._aggregated(self.settings.beta * value, abs(self.settings.beta) * size)
+
+    def _aggregated(self, values: Floats, sizes: Floats) -> Shares:
+        """Values and sizes per token, aggregated as the loss is."""
         settings, batch = self.settings, self.batch
-        loss = self.policy_loss
-        size = np.abs(loss)
-        if settings.beta:
-            kl, magnitude = self.kl
-            loss, size = loss + settings.beta * kl, size + abs(settings.beta) * magnitude
-        sums, sizes = per_sequence_sums(batch, loss), per_sequence_sums(batch, size)
         accumulation = self._context("grad_accumulation", settings.accumulation)
         weights = np.ones(batch.n_sequences, np.int64)
         scale = 1.0 / accumulation
@@ -145,7 +184,7 @@ class Terms:
             items = np.maximum(self._context("num_items_in_batch", 0), 1.0)
             scale = settings.ranks * settings.steps_per_generation * scale / items
             weights = np.zeros_like(weights)  # a sum, not a mean: the weight is clamped to 1
-        return Shares(sums * scale, sizes * scale, weights)
+        return Shares(per_sequence_sums(batch, values) * scale, per_sequence_sums(batch, sizes) * scale, weights)
 
     @cached_property
     def entropy_bonus(self) -> Shares:

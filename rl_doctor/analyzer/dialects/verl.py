@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, selected
+from rl_doctor.analyzer.derive import Floats, derived, per_sequence_counts, per_sequence_sums, selected
+from rl_doctor.analyzer.dialects.hypotheses import Part, other_estimators, other_means, parted
 from rl_doctor.analyzer.dialects.registry import TOLERANCE, Entries, Logged, at_least, dialect, entry
 from rl_doctor.analyzer.dialects.stages import (
     MICROBATCH_OF_RANK,
@@ -52,18 +53,27 @@ def verl(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
     config = info.config
     found = list(_batch_keys())
     if _loss_mode(info) in {"vanilla", "gspo"}:
-        found.append(_micro("actor/ppo_kl", "policy.kl_old_k1", "nat", _old_minus_new, _RATIO))
+        others = (*other_means(_old_minus_new), *other_estimators(_difference, "k1", "k1 reversed"))
+        found.append(_micro("actor/ppo_kl", "policy.kl_old_k1", "nat", _old_minus_new, _RATIO, others))
         if config.clip_low is not None and config.clip_high is not None:
-            shares = partial(_clipped, low=1.0 - config.clip_low, high=1.0 + config.clip_high)
-            found.append(_micro("actor/pg_clipfrac", "policy.clip_frac", "1", shares, (*_RATIO, "advantage")))
+            shares = derived(partial(_clipped, low=1.0 - config.clip_low, high=1.0 + config.clip_high))
+            others = other_means(shares, additive=_loss_mode(info) != "gspo")
+            found.append(_micro("actor/pg_clipfrac", "policy.clip_frac", "1", shares, (*_RATIO, "advantage"), others))
     if config.loss_agg == "token-mean" and config.kl_estimator == "k3" and "loss_mask" not in columns:
-        kl = sums_by(MINIBATCH, _reference_kl, needs=("logprob", "ref_logprob"))
-        found.append(Logged("actor/kl_loss", "ref.kl_k3", "nat", kl, means(None), "step"))
+        needs = ("logprob", "ref_logprob")
+        others = (*other_means(_reference_kl), *other_estimators(_reference_difference, "k3"))
+        hypotheses = parted(MINIBATCH, partial(means, None), needs, others)
+        kl = sums_by(MINIBATCH, _reference_kl, needs=needs)
+        found.append(Logged("actor/kl_loss", "ref.kl_k3", "nat", kl, means(None), "step", hypotheses))
     return tuple(item for item in found if item.name in names)
 
 
-def _micro(name: str, metric: str, unit: str, shares: Callable[[Batch], Shares], needs: tuple[str, ...]) -> Logged:
-    return Logged(name, metric, unit, sums_by(MICROBATCH_OF_RANK, shares, needs=needs), means_of_means, "step")
+def _micro(
+    name: str, metric: str, unit: str, shares: Callable[[Batch], Shares], needs: tuple[str, ...], others: tuple[Part, ...]
+) -> Logged:
+    hypotheses = parted(MICROBATCH_OF_RANK, lambda terms: partial(means_of_means, terms=terms), needs, others)
+    reduction = sums_by(MICROBATCH_OF_RANK, shares, needs=needs)
+    return Logged(name, metric, unit, reduction, means_of_means, "step", hypotheses)
 
 
 def _loss_mode(info: RunInfo) -> str:
@@ -76,12 +86,14 @@ def _gspo(batch: Batch) -> bool:
     return _loss_mode(batch.info) == "gspo"
 
 
+@derived
 def _difference(batch: Batch) -> Floats:
     """Logprob minus old logprob at the selected tokens; the vanilla loss clamps it, GSPO does not."""
     values = selected(batch, "logprob") - selected(batch, "old_logprob")
     return values if _gspo(batch) else np.clip(values, -_CLAMP, _CLAMP)
 
 
+@derived
 def _old_minus_new(batch: Batch) -> Shares:
     return token_shares(batch, -_difference(batch))
 
@@ -97,8 +109,14 @@ def _clipped(batch: Batch, low: float, high: float) -> Shares:
     return token_shares(batch, values, values, near)
 
 
+@derived
+def _reference_difference(batch: Batch) -> Floats:
+    return np.asarray(np.clip(selected(batch, "ref_logprob") - selected(batch, "logprob"), -_CLAMP, _CLAMP))
+
+
+@derived
 def _reference_kl(batch: Batch) -> Shares:
-    x = np.clip(selected(batch, "ref_logprob") - selected(batch, "logprob"), -_CLAMP, _CLAMP)
+    x = _reference_difference(batch)
     value = np.clip(k3(x), -_KL_CLAMP, _KL_CLAMP)
     return token_shares(batch, value, k3_size(x, value))
 
