@@ -154,8 +154,8 @@ def _spike_company(view: View, series: Series, worst: trend.Excursion) -> tuple[
     severity="error",
     optional=(*_OPTIONAL, *PROGRESS),
     limits={
-        "growth": 8.0, "severe": 20.0, "z": 6.0, "negligible": _NEGLIGIBLE, "speed": 4.0, "small": 0.2, "large": 0.5,
-        "destroyed": 5.0, "jump": 3.0, "material": 0.1,
+        "growth": 8.0, "severe": 20.0, "z": 6.0, "negligible": _NEGLIGIBLE, "speed": 4.0, "multiple": 5.5, "small": 0.2,
+        "large": 0.5, "far": 1.0, "destroyed": 5.0, "jump": 3.0, "material": 0.1,
     },
     cause="The policy drifts away without bound: the learning rate is too high, or the KL term does not hold it (coefficient too "
     "small, wrong sign, or no gradient through it).",
@@ -177,9 +177,9 @@ def kl_runaway(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     - if the end is `growth` times the middle, by `z` standard errors, and the logarithm grew faster in the second half than
       in the first;
-    - if the end is `large` nat per token or more and `speed` times the middle, and the KL itself grew `speed` times faster in
+    - if the end is `large` nat per token or more and `multiple` times the middle, and the KL itself grew `speed` times faster in
       the second half than in the first (so that a start at 0 hides nothing);
-    - if the end is `growth` times the early window and either `destroyed` nat or, while the reward falls, `large`;
+    - if the end is `growth` times the early window and either `destroyed` nat or, while the reward falls, `far`;
     - at a sudden lasting jump by `growth` times, or by `jump` times and `material` nat, which kl-spike does not report.
 
     The last points must still be there. An error if it is `severe` times or the reward falls, and from `destroyed` nat on;
@@ -214,7 +214,7 @@ def _runaway(view: View, words: str, series: Series, limits: Limits) -> Hit | No
     start = int(series.steps[begin])
     multiple, levels = times(level / before), f"from {before:.3g} to {level:.3g} nat per token"
     ruled_out: tuple[str, ...] = ("a spike: the last points are still there",)
-    limit = limits["jump" if how == "jump" else "growth"] * before
+    limit = limits["jump" if how == "jump" else "growth" if level >= limits["growth"] * before else "multiple"] * before
     if how == "jump":
         told = f"rose at once {multiple}, {levels}, at step {start} and stays there"
     elif how == "faster":
@@ -246,11 +246,11 @@ def _grown(view: View, series: Series, limits: Limits) -> tuple[str, int, float,
     growth = last.center - middle.center
     faster = growth >= math.log(limits["growth"]) and growth > max(limits["z"] * error, middle.center - first.center)
     apart = float(np.min(series.values[last.first :])) > 2.0 * half
-    fast = end >= max(limits["large"], limits["speed"] * half) and end - half >= limits["speed"] * (half - start) and apart
+    fast = end >= max(limits["large"], limits["multiple"] * half) and end - half >= limits["speed"] * (half - start) and apart
     if faster or fast:
         return "faster", trend.onset(logs, middle, rising=True, share=0.2), half, end
     begin = trend.onset(logs, first, rising=True, share=0.2)
-    lost = end >= limits["large"] and progress(view, int(series.steps[begin])).course == "falling"
+    lost = end >= limits["far"] and progress(view, int(series.steps[begin])).course == "falling"
     if (lost or end >= limits["destroyed"]) and end >= limits["growth"] * start:
         return "far", begin, start, end
     return None

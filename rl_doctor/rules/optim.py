@@ -195,12 +195,11 @@ def grad_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     reward = progress(view)
     learned = reward.at_ceiling and reward.course == "rising"
-    first = int(np.flatnonzero(zero)[0])
     cause, ruled_out, unchecked = _why_zero(view, series, zero)
     yield Hit(
         f"Gradient norm is exactly 0 on {int(zero.sum())} of {len(series)} steps ({share:.0%}); {reward.words()}",
         "error" if share >= limits["nearly_all"] and not learned else "info" if learned else "warning",
-        (evidence(series, first, -1, value=share, limit=limits["most"]),),
+        (evidence(series, 0, -1, value=share, limit=limits["most"], share_of_steps="exactly 0"),),
         cause=cause,
         ruled_out=ruled_out,
         unchecked=unchecked,

@@ -61,7 +61,7 @@ def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     against `clipped` and `clipped_severe`. For clip ranges below `tiny_clip` the share says nothing; then the mean k3 must
     exceed `tiny_clip_k3`, which is what half of the tokens outside a range of .2 would give. A clipped share that the k3 of
     the same steps cannot reach (each token outside has a k3 of at least `clip - log(1 + clip)`) is a wrong metric, and is
-    reported as that.
+    reported as that. Where the first mini-batch is outside already, before any step, it is info: stale-old-logprob tells.
     """
     series = first_of(view, *_OUTSIDE)
     if series is None:
@@ -91,6 +91,8 @@ def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     cause, ruled_out, unchecked = _why_outside(view, share)
     severity: Severity = "error" if share >= severe and late.last == len(series) - 1 else "warning"
+    if (_outside_at_first(view) or 0.0) >= 0.5 * share and (_lag(view) or 0.0) < 1.0:
+        severity = "info"  # stale-old-logprob tells, and its cure is another
     eps = f"[{1 - low:g}, {1 + high:g}]" if low is not None and high is not None else "the clip range"
     yield Hit(
         f"{share:.0%} of the tokens {'have a ratio outside' if outside else 'are clipped at'} {eps} "
@@ -132,17 +134,25 @@ def _impossible(view: View, series: Series, share: float, k3: float, bound: floa
     )
 
 
+def _outside_at_first(view: View) -> float | None:
+    """Share outside in the first mini-batch, before any step; None where that is not known."""
+    first = view.get("policy.first_outside_frac")
+    return None if first is None else float(np.median(first.values[trend.late(first.values).first :]))
+
+
+def _lag(view: View) -> float | None:
+    lag = view.get("stale.mean")
+    return None if lag is None else float(np.median(lag.values))
+
+
 def _why_outside(view: View, share: float) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
     """Tell apart: old logprobs of another policy, stale rollouts, too many updates."""
-    first = view.get("policy.first_outside_frac")
-    lag = view.get("stale.mean")
-    typical_lag = None if lag is None else float(np.median(lag.values))
-    if typical_lag is not None and typical_lag >= 1.0:
-        return f"The rollouts are stale: the weights are {typical_lag:.1f} versions ahead of those that sampled.", (), ()
+    level, lag = _outside_at_first(view), _lag(view)
+    if lag is not None and lag >= 1.0:
+        return f"The rollouts are stale: the weights are {lag:.1f} versions ahead of those that sampled.", (), ()
     unchecked = () if lag is not None else ("stale rollouts: weight_version and policy_version",)
-    if first is None:
+    if level is None:
         return None, (), ("old logprobs of another policy: epoch and minibatch", *unchecked)
-    level = float(np.median(first.values[trend.late(first.values).first :]))
     if level >= 0.5 * share:
         return (
             (
@@ -160,9 +170,9 @@ def _why_outside(view: View, share: float) -> tuple[str | None, tuple[str, ...],
     severity="error",
     optional=(
         "policy.later_zero_frac", "policy.ratio_zero_frac", "policy.ratio_mean", "policy.kl_old_k3", "policy.kl_old_k1",
-        "optim.learning_rate", "optim.grad_norm", "stale.mean", *_MISMATCH, _PER_PAIR,
+        "optim.learning_rate", "optim.grad_norm", "ref.kl_k3", "stale.mean", *_MISMATCH, _PER_PAIR,
     ),
-    limits={"inert": 0.999, "tokens": 200, "drift": 3.0, "z": 6.0, "material": 0.02},
+    limits={"inert": 0.999, "tokens": 200, "drift": 3.0, "z": 6.0, "material": 0.02, "steps": 0.9},
     cause="old_logprob is computed anew in every pass (or logprob is divided by its own detached copy), so that the "
     "ratio is 1 by "
     "construction and clipping never acts.",
@@ -186,7 +196,8 @@ def inert_ratio(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     that it compares the policy with itself: there is no trust region, and stale data are trained on as if they were fresh.
 
     It fires if, in mini-batches before which a step was taken on the same generation batch, at least `inert` of `tokens` or
-    more tokens have a log-ratio of exactly 0 while learning rate and gradient norm are positive (error); if this holds for
+    more tokens have a log-ratio of exactly 0 while learning rate and gradient norm are positive, or neither is known and the
+    KL to the reference says that the policy moves at `steps` of the steps (error; else a warning); if this holds for
     all tokens of rollouts that are a weight version or more behind and no importance weight corrects for it (warning); or if
     ratio and KL are exactly 1 and 0 at every step while the gap to the sampler grows `drift` times, by `z` standard errors
     and to at least `material` nat (warning). Where the sampler's logprobs were recorded token by token, the rules on rollout
@@ -230,6 +241,12 @@ def _unmeasured_motion(view: View) -> tuple[str, ...]:
     return tuple(words for name, words in names.items() if view.get(name) is None)
 
 
+def _leaves_reference(view: View) -> bool:
+    """Whether the KL to the reference grows: steps were taken."""
+    found = view.get("ref.kl_k3")
+    return found is not None and len(found) > 1 and float(np.median(found.values)) > max(2.0 * float(found.values[0]), 1e-9)
+
+
 def _inert_later(view: View, later: Series, limits: Limits) -> Hit | None:
     moving = _moving(view, later)
     if len(moving) == 0 or int(moving.counts.sum()) < limits["tokens"]:
@@ -244,7 +261,9 @@ def _inert_later(view: View, later: Series, limits: Limits) -> Hit | None:
         f"The log-ratio is exactly 0 on {share:.1%} of the tokens in mini-batches after an optimizer step, on "
         f"{int(inert.sum())} of "
         f"{len(moving)} steps",
-        "warning" if len(unchecked) == 2 else "error",
+        "warning"
+        if len(unchecked) == 2 and not (float(np.mean(inert)) >= limits["steps"] and _leaves_reference(view))
+        else "error",
         (evidence(moving, first, -1, value=share, limit=limits["inert"]),),
         ruled_out=tuple(
             words

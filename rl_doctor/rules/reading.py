@@ -60,10 +60,17 @@ def evidence(
     baseline: float | None = None,
     limit: float | None = None,
     where: Mapping[str, Any] | None = None,
+    share_of_steps: str | None = None,
 ) -> Evidence:
-    """Evidence from the points ``first`` to ``last`` of a series (indices, both included); by default their median."""
+    """Evidence from the points ``first`` to ``last`` of a series (indices, both included); by default their median.
+
+    ``share_of_steps`` says for what the value counts steps, where it is a share of them and not a value of the metric.
+    """
     last = last % len(series)
     part = slice(first, last + 1)
+    if share_of_steps is not None and value is not None:
+        name = f"{series.metric} ({share_of_steps}, share of steps)"
+        return Evidence(name, int(series.steps[first]), int(series.steps[last]), value, None, limit, "1", last + 1 - first, where)
     return Evidence(
         series.metric,
         int(series.steps[first]),
@@ -121,7 +128,7 @@ class Progress:
         if self.course == "unknown":
             return "the reward has too few steps to tell its course"
         first, last = trend.early(self.series.values).center, trend.late(self.series.values).center
-        where = ", near its ceiling" if self.at_ceiling else ""
+        where = ", near its ceiling" if self.at_ceiling and self.course != "falling" else ""
         course = "has no clear trend" if self.course == "flat" else f"is {self.course}"
         return f"the reward {course} ({first:.3g} to {last:.3g}{where})"
 

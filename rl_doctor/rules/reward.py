@@ -275,11 +275,11 @@ def _follows_mean(view: View, series: Series, found: trend.Jump, tolerance: floa
     optional=(*REWARD, "reward.std", "reward.max", "reward.min", *TRUNCATION),
     limits={"share": 0.9, "steps": 5, "sequences": 64, "tail": 0.1, "cut": 0.5},
     cause="The reward function returns a constant: an exception that is swallowed, a parser that never matches, or "
-    "prompts that are all too hard.",
+    "prompts that are all too hard or all too easy.",
     advice=(
         "Score a few stored responses by hand; check that the reward function does not turn exceptions into 0.",
         "Check that responses end before the length limit and contain what the parser looks for.",
-        "If they are right and the task is too hard, start with easier prompts or partial credit.",
+        "If the rewards are right, take prompts that are neither all failed nor all solved, or give partial credit.",
     ),
     avoids=("A run that solved its prompts.", "Runs of a few responses.", ("Truncated responses: the length limit is "
     "named instead.")),
@@ -322,7 +322,10 @@ def reward_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     yield Hit(
         f"The reward is {level:g} for every response, {span(series, first)} ({share:.0%} of the steps)",
         "info" if solved else "error",
-        (evidence(series, first, -1, value=level, limit=limits["share"] if first == 0 else limits["tail"]),),
+        (
+            evidence(series, first, -1, value=level),
+            evidence(series, 0, -1, value=share, limit=limits["share" if first == 0 else "tail"], share_of_steps="constant"),
+        ),
         cause="Every prompt is solved: nothing is left to learn." if solved else cause,
         ruled_out=ruled_out,
         unchecked=unchecked,
