@@ -58,7 +58,7 @@ def command(
     from rl_doctor.report.model import exit_code
     from rl_doctor.report.wording import why_not_judged
 
-    files = [_output(item) for item in output or ()]
+    files = [_output(item, runs) for item in output or ()]
     rules, required = choose_rules(select or (), ignore or (), require or ())
     reports = [judge(path, rules, required) for path in runs]
     emit(render(reports, output_format, fail_on.value, to_terminal=True))
@@ -105,8 +105,8 @@ def render(reports: Sequence[Report], form: Format, fail_on: FailOn, *, to_termi
     return text.render(reports, fail_on)
 
 
-def _output(item: str) -> tuple[Format, Path]:
+def _output(item: str, runs: Sequence[Path]) -> tuple[Format, Path]:
     form, equals, path = item.partition("=")
     if not equals or not path or form not in {known.value for known in Format}:
         raise UsageError(f"--output {item}: write FORMAT=PATH, where FORMAT is one of {', '.join(Format)}")
-    return Format(form), writable(Path(path))
+    return Format(form), writable(Path(path), runs)

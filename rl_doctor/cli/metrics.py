@@ -31,7 +31,9 @@ class Format(StrEnum):
 def command(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder or Parquet file.")] = None,
     select: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Metrics, or topics such as policy.")] = None,
-    output_format: Annotated[Format, typer.Option(help="What to print.")] = Format.text,
+    output_format: Annotated[
+        Format | None, typer.Option(help="What to print; by default what the suffix of --output says, else text.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(metavar="PATH", help="Write to a file instead of standard output.")] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List the metrics; with a RUN, its own as well.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
@@ -50,14 +52,26 @@ def command(
         emit("".join(f"{name:<{longest}}  {known[name].unit:<9}  {known[name].doc}\n" for name in names))
         return
     if output is not None:
-        writable(output)
-    if output_format is Format.parquet and output is None and is_terminal(sys.stdout):
+        writable(output, [opened.path])
+    form = _form(output_format, output)
+    if form is Format.parquet and output is None and is_terminal(sys.stdout):
         raise UsageError("metrics: Parquet is no text; add --output PATH or redirect standard output")
-    content = _formatted(_analysis(opened, names), output_format, width(sys.stdout) if output is None else PIPE_WIDTH)
+    content = _formatted(_analysis(opened, names), form, width(sys.stdout) if output is None else PIPE_WIDTH)
     if output is not None:
         write_file(output, content)
     else:
         emit(content)
+
+
+def _form(asked: Format | None, output: Path | None) -> Format:
+    """The format asked for, or that of the file's suffix."""
+    suffix = "" if output is None else output.suffix.removeprefix(".").lower()
+    named = Format(suffix) if suffix in {known.value for known in Format} else None
+    if asked is not None and named is not None and asked is not named:
+        raise UsageError(
+            f"metrics: --output {output} says {named.value}, and --output-format {asked.value}; leave one of them out"
+        )
+    return asked or named or Format.text
 
 
 def _analysis(run: Run, names: list[str]) -> Analysis:

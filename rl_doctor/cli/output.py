@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NoReturn, TextIO
 
@@ -31,6 +32,9 @@ def emit(content: str | bytes) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         silence_stdout()
+    except OSError as error:
+        silence_stdout()
+        raise UsageError(f"standard output: cannot write: {error.strerror or error}") from error
 
 
 def encodable(text: str, encoding: str | None) -> str:
@@ -82,12 +86,20 @@ def is_terminal(stream: TextIO) -> bool:
     return not stream.closed and stream.isatty()
 
 
-def writable(path: Path) -> Path:
+def writable(path: Path, read: Iterable[Path] = ()) -> Path:
     """The path, if a file can be put there; looked at before the work is done, not after it.
 
+    Args:
+        path: the file to write.
+        read: runs that are read, and that it must not overwrite.
+
     Raises:
-        UsageError: the folder does not exist, or the path is a folder.
+        UsageError: the folder does not exist, the path is a folder, or it belongs to a run that is read.
     """
+    from rl_doctor.store.layout import keep_apart
+
+    for run in read:
+        keep_apart(path, run)
     if path.is_dir():
         raise UsageError(f"{path}: cannot write a file there: it is a folder")
     if not path.absolute().parent.is_dir():

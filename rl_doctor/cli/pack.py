@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from rl_doctor.cli.output import emit, writable
+from rl_doctor.errors import UsageError
 
 NAME: Final = "pack"
 
@@ -25,7 +26,12 @@ def command(
     from rl_doctor.store.run import open_run
 
     opened = open_run(run)
-    pack(opened, writable(file))
+    try:
+        pack(opened, writable(file, [run]))
+    except OSError as error:
+        raise UsageError(f"{file}: cannot write: {error.strerror or error}") from error
+    if not file.is_file():  # a pipe or a device has no size, and standard output may be that pipe
+        return
     facts = opened.facts
     size = file.stat().st_size / 1e6
     emit(f"{printable(str(file))}: {count(facts.sequences, 'sequence')}, {count(facts.tokens, 'token')}, {size:.2f} MB\n")

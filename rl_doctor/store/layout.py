@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+
+from rl_doctor.errors import UsageError
 
 INFO_NAME: Final = "run.json"
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -60,16 +64,44 @@ def write_durably(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file so that it appears whole or not at all, and stays after a kill or a power cut.
 
     Args:
-        path: the final path; an existing file is replaced.
+        path: the final path; an existing file is replaced, behind a link too. What is no file (a device, a pipe) is written to.
         write: called with the open temporary file.
     """
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        buffer = io.BytesIO()
+        write(buffer)
+        with path.open("wb") as file:
+            file.write(buffer.getvalue())
+        return
+    # Two processes may write the same file at once, and so may the threads of one.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}{TEMPORARY_SUFFIX}")
     with temporary.open("wb") as file:
         write(file)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_folder(path.parent)
+
+
+def keep_apart(target: Path, source: Path) -> None:
+    """Make sure that writing a file overwrites nothing that is read.
+
+    Args:
+        target: the file to write.
+        source: the run that is read, a file or a folder.
+
+    Raises:
+        UsageError: the target is the run, lies in its folder, or is a file of another recorded run.
+    """
+    real = target.resolve()
+    if target.exists() and source.exists() and target.samefile(source):
+        raise UsageError(f"{target}: is the run that is read, and would be lost; write to another file")
+    if source.is_dir() and real.is_relative_to(source.resolve()):
+        raise UsageError(f"{target}: lies in the run folder that is read; write to a file outside of it")
+    recorded = real.name == INFO_NAME or parse_part(real.name) or parse_writer(real.name)
+    if recorded and (real.parent / INFO_NAME).exists():
+        raise UsageError(f"{target}: is a file of a recorded run, which would be damaged; write to another file")
 
 
 def write_json_durably(path: Path, document: Any) -> None:

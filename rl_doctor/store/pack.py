@@ -15,7 +15,7 @@ from rl_doctor.schema import METADATA_KEY
 from rl_doctor.store import encode
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.info import info_to_json
-from rl_doctor.store.layout import write_durably
+from rl_doctor.store.layout import keep_apart, write_durably
 from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER, facts_to_json
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.metrics_json import metrics_to_json
@@ -41,8 +41,10 @@ def pack(run: Run, file: str | Path) -> None:
     Raises:
         NothingToJudgeError: the run has no sequence rows.
         InputError: the run cannot be read.
+        UsageError: the file is the run itself or lies in its folder.
     """
     file = Path(file)
+    keep_apart(file, run.path)
     batches = run.batches(run.columns, max_tokens=ROW_GROUP_TOKENS)
     first = next(batches, None)
     if first is None:
@@ -56,6 +58,7 @@ def pack(run: Run, file: str | Path) -> None:
         if len(json.dumps(document["metrics"])) > METRICS_LIMIT:
             del document["metrics"]
             beside = file.with_name(f"{file.stem}.metrics.parquet")
+            keep_apart(beside, run.path)
             _write_metrics(beside, metrics)
             document[METRICS_FILE_MEMBER] = beside.name
     schema = _schema(sorted(run.columns, key=lambda name: (is_token(name), name)))

@@ -36,3 +36,23 @@ def test_what_was_logged_is_there_after_the_end(tmp_path: Path, end: str, status
     assert sorted(batch.step for batch in run.batches(["logprob"])) == [1, 2, 3]
     assert len(run.metrics()) == 3
     assert run.facts.notes == ()
+
+
+def test_two_processes_that_open_a_folder_at_once_both_record(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", f"{SCRIPT}\nrecorder.close()\n", str(folder)]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [process.communicate(timeout=120)[1] for process in running]
+    assert "rl-doctor" not in "".join(said)
+    assert len(list(folder.glob("sequences-*.parquet"))) == 3
+    assert not list(folder.glob("*.tmp"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no full device")
+def test_a_full_standard_output_is_one_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rl_doctor", "rules"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["rl-doctor: error: standard output: cannot write: No space left on device"]

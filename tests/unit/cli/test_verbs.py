@@ -6,6 +6,9 @@ import csv
 import io
 import json
 import math
+import os
+import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from junitparser import JUnitXml
 
-from rl_doctor import check, open_run
+from rl_doctor import Recorder, check, open_run
 from rl_doctor.cli.main import main
 from rl_doctor.report import json_document
 from tests.integration.bad_input import rows, write
@@ -128,3 +131,61 @@ def test_a_packed_run_gets_the_same_verdict(folder: Path, tmp_path: Path, call: 
     after = json.loads(call("check", tmp_path / "packed.parquet", "--output-format", "json")[1])
     assert after["summary"] == before["summary"]
     assert [result["findings"] for result in after["results"]] == [result["findings"] for result in before["results"]]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "run", "--output", "json=run/report.json"),
+        ("check", "good.parquet", "--output", "json=good.parquet"),
+        ("check", "good.parquet", "--output", "json=link.parquet"),
+        ("check", "good.parquet", "run", "--output", "json=run/run.json"),
+        ("metrics", "good.parquet", "--output", "good.parquet"),
+        ("metrics", "good.parquet", "--output", "run/sequences-s1-r0-0.parquet"),
+        ("pack", "good.parquet", "good.parquet"),
+        ("pack", "run", "run/tokens-s1-r0-0.parquet"),
+        ("pack", "run", "run/packed.parquet"),
+    ],
+    ids=" ".join,
+)
+def test_no_output_overwrites_what_is_read(
+    tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "good.parquet", rows())
+    (tmp_path / "link.parquet").symlink_to("good.parquet")
+    with Recorder(tmp_path / "run") as recorder:
+        recorder.log_batch(step=1, response_mask=[[1, 1]], logprob=[[-1.0, -0.5]])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, b"")
+    assert re.search("is the run that is read|lies in the run folder|is a file of a recorded run", err)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_only_files_are_replaced(tmp_path: Path, call: Any, folder: Path) -> None:
+    (tmp_path / "target.parquet").write_bytes(b"old")
+    (tmp_path / "link.parquet").symlink_to("target.parquet")
+    assert call("pack", folder / "good.parquet", tmp_path / "link.parquet")[0] == 0
+    assert (tmp_path / "link.parquet").is_symlink()
+    assert pq.read_metadata(tmp_path / "target.parquet").num_rows == len(rows())
+    os.mkfifo(tmp_path / "pipe")
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    assert call("pack", folder / "good.parquet", tmp_path / "pipe")[:2] == (0, b"")
+    reader.join(60)
+    assert (tmp_path / "pipe").is_fifo()
+    assert pq.read_metadata(io.BytesIO(received[0])).num_rows == len(rows())
+
+
+def test_the_suffix_tells_the_format_of_metrics(folder: Path, tmp_path: Path, call: Any) -> None:
+    arguments = ("metrics", folder / "good.parquet", "--select", "reward", "--output")
+    assert call(*arguments, tmp_path / "m.csv")[0] == 0
+    assert (tmp_path / "m.csv").read_text().startswith("step,reward.mean")
+    assert call(*arguments, tmp_path / "m.parquet")[0] == 0
+    assert "reward.mean" in pq.read_schema(tmp_path / "m.parquet").names
+    code, _, err = call(*arguments, tmp_path / "m.json", "--output-format", "csv")
+    assert code == 2
+    assert "leave one of them out" in err
+    assert not (tmp_path / "m.json").exists()
