@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from rl_doctor.cli.output import emit
+from rl_doctor.cli.output import command_line, emit
 
 if TYPE_CHECKING:
     from rl_doctor.demo import DemoRun
@@ -34,7 +34,7 @@ def command() -> None:
             verdicts.append((run, as_expected(report, run.fault)))
         lines = [_line(run, good=good) for run, good in verdicts]
         if runs:
-            lines.append(f"\nTry: rl-doctor check {runs[-1].path} --output-format json\n")
+            lines.append(f"\nTry: {command_line()} check {runs[-1].path} --output-format json\n")
     emit("".join(lines))
     raise typer.Exit(0 if all(good for _, good in verdicts) else 1)
 

@@ -52,6 +52,15 @@ def silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def command_line() -> str:
+    """How this command was called, so that a hint can be copied: its path where the shell would not find it by its name."""
+    called = Path(sys.argv[0])
+    if called.parts[-2:] == ("rl_doctor", "__main__.py"):
+        return "python -m rl_doctor"
+    found = shutil.which("rl-doctor")
+    return "rl-doctor" if found or called.name != "rl-doctor" else str(called)
+
+
 def fail(message: str, code: int) -> NoReturn:
     """Print one line on standard error and exit."""
     complain(message)

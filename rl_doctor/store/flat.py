@@ -21,24 +21,31 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_ROWS: Final = 1 << 19
+POSITIONS: Final = ("position", "pos", "token_index", "token_idx", "token_pos", "token_position", "t")
+"""Names under which files count the tokens of a sequence from 0. No canonical column: only read where no id tells sequences."""
 _KEYS: Final = ("step", "sequence", "uid", "epoch", "minibatch", "microbatch", "rank")
 """A change in one of these from one row to the next begins a sequence."""
 
 
-def open_flat(source: ParquetInput, names: Mapping[str, str]) -> Opened:
+_POSITION: Final = "position"
+_COUNT: Final = schema.Column(_POSITION, "int64", "token", "", "Place of the token in its sequence, from 0.")
+
+
+def open_flat(source: ParquetInput, names: Mapping[str, str], position: str | None = None) -> Opened:
     """Open a table with one row per token.
 
     Args:
         source: the file.
-        names: canonical name -> name in the file; ``step`` and ``sequence`` or ``uid`` are among them.
+        names: canonical name -> name in the file: ``step``, and ``sequence`` or ``uid`` unless ``position`` is given.
+        position: name in the file of a column that counts the tokens of each sequence from 0.
 
     Raises:
-        InputError: a key is null, or the rows of a sequence are not together.
+        InputError: a key is null, the rows of a sequence are not together, or the positions do not count.
     """
     for found in names.values():
         if is_list(source.schema.field(found).type):
             raise InputError(f"{source.path}: column {found!r} holds lists in a table with one row per token; flatten it")
-    table = _Table(source, names)
+    table = _Table(source, names if position is None else {**names, _POSITION: position})
     segments: list[Segment] = []
     rows: list[int] = []
     stretches: list[tuple[int, int, int]] = []
@@ -61,7 +68,7 @@ class _Table:
     @property
     def keys(self) -> list[str]:
         """Canonical names of the keys that the table has."""
-        found = [name for name in _KEYS if name in self.names]
+        found = [name for name in (*_KEYS, _POSITION) if name in self.names]
         return [name for name in found if name != "uid"] if "sequence" in found else found
 
     def stream(self, columns: Sequence[str], from_row: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
@@ -83,7 +90,8 @@ class _Table:
         for name in columns:
             where = f"{self.source.path}: column {self.names[name]!r}"
             array = piece.column(self.names[name])
-            found[name] = decode(array, schema.canonical(name), where, lambda index: f"row {row + index}")
+            column = _COUNT if name == _POSITION else schema.canonical(name)
+            found[name] = decode(array, column, where, lambda index: f"row {row + index}")
         return found
 
 
@@ -106,6 +114,8 @@ def _stretches(table: _Table) -> Iterator[_Stretch]:
     for row, arrays in table.stream(table.keys, 0):
         _check_keys(table, arrays, row)
         begins = _begins(arrays, last)
+        if _POSITION in arrays:
+            _check_counting(table, arrays[_POSITION], begins, last, row)
         last = {name: values[-1] for name, values in arrays.items()}
         steps = arrays["step"]
         cuts = np.concatenate([[0], np.flatnonzero(np.diff(steps)) + 1, [len(steps)]])
@@ -128,14 +138,31 @@ def _stretches(table: _Table) -> Iterator[_Stretch]:
 def _begins(arrays: Mapping[str, NDArray[Any]], last: Mapping[str, Any] | None) -> NDArray[np.bool_]:
     """Rows at which a sequence begins, given the keys of the row before the first."""
     begins = np.zeros(len(arrays["step"]), np.bool_)
-    begins[0] = last is None or any(values[0] != last[name] for name, values in arrays.items())
-    for values in arrays.values():
+    keys = {name: values for name, values in arrays.items() if name != _POSITION}
+    begins[0] = last is None or any(values[0] != last[name] for name, values in keys.items())
+    for values in keys.values():
         begins[1:] |= values[1:] != values[:-1]
+    if _POSITION in arrays:
+        begins |= arrays[_POSITION] == 0
     return begins
 
 
+def _check_counting(
+    table: _Table, position: NDArray[np.int64], begins: NDArray[np.bool_], last: Mapping[str, Any] | None, row: int
+) -> None:
+    """Positions are 0 where a sequence begins and one more than before elsewhere: only then do they tell sequences apart."""
+    before = np.concatenate([[-1 if last is None else last[_POSITION]], position[:-1]])
+    wrong = position != np.where(begins, 0, before + 1)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise InputError(
+            f"{table.source.path}: column {table.names[_POSITION]!r} is {position[at]} in row {row + at}, where "
+            f"{0 if begins[at] else before[at] + 1} would count the tokens of a sequence; add a 'sequence' column"
+        )
+
+
 def _check_keys(table: _Table, arrays: Mapping[str, NDArray[Any]], row: int) -> None:
-    identity = "sequence" if "sequence" in arrays else "uid"
+    identity = next((name for name in ("sequence", "uid", _POSITION) if name in arrays), "step")
     for name in ("step", identity):
         values = arrays[name]
         missing = values == np.array(None) if name == "uid" else values == schema.MISSING_INT["int64"]

@@ -51,7 +51,7 @@ class Lists:
         if not is_list(array.type):
             raise InputError(
                 f"{where} has one value per row (row {first_row}: {array[0].as_py()!r}) where a list of its tokens belongs; "
-                "store lists, or one row per token with a 'sequence' column"
+                "store lists, or one row per token with a column 'sequence' or 'uid' (or 'position', from 0 in each sequence)"
             )
         if is_list(array.type.value_type):
             raise InputError(f"{where} holds lists of lists; store one flat list of tokens per row")

@@ -11,7 +11,7 @@ from rl_doctor.schema import METADATA_KEY, RunInfo
 from rl_doctor.store.aliases import ATTENTION_MASK, PANDAS_INDEX, Resolution, resolve
 from rl_doctor.store.decode import is_list
 from rl_doctor.store.facts import StoreFacts
-from rl_doctor.store.flat import open_flat
+from rl_doctor.store.flat import POSITIONS, open_flat
 from rl_doctor.store.history import empty_scalars, is_history, read_history
 from rl_doctor.store.index import count
 from rl_doctor.store.info import info_from_json, parse_json
@@ -50,8 +50,12 @@ def open_file(source: ParquetInput) -> Run:
     null = [name for name in resolution.found if name not in names]
     if not names.keys() - {"step", ATTENTION_MASK}:
         raise NothingToJudgeError(f"{where}: holds nothing but NaN or null in {', '.join(null)}")
-    flat = not lists and any(is_token(name) for name in names) and not names.keys().isdisjoint({"sequence", "uid"})
-    opened = (open_flat if flat else open_lists)(source, names)
+    position = next((name for name in POSITIONS if name in resolution.unknown), None)
+    told = not names.keys().isdisjoint({"sequence", "uid"})
+    if not lists and any(is_token(name) for name in names) and (told or position is not None):
+        opened = open_flat(source, names, None if told else position)
+    else:
+        opened = open_lists(source, names)
     return _run(source, names, opened, (resolution, presence), described)
 
 

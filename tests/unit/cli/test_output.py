@@ -82,3 +82,17 @@ def test_a_reader_that_stops_is_no_error() -> None:
     process.stderr.close()
     assert process.wait(60) == 3
     assert errors == b""
+
+
+@pytest.mark.parametrize(
+    ("called", "on_path", "shown"),
+    [
+        (".venv/bin/rl-doctor", None, ".venv/bin/rl-doctor"),
+        ("/x/bin/rl-doctor", "/x/bin/rl-doctor", "rl-doctor"),
+        ("/x/rl_doctor/__main__.py", None, "python -m rl_doctor"),
+    ],
+)
+def test_hints_can_be_copied(monkeypatch: pytest.MonkeyPatch, called: str, on_path: str | None, shown: str) -> None:
+    monkeypatch.setattr(sys, "argv", [called])
+    monkeypatch.setattr("shutil.which", lambda _: on_path)
+    assert output.command_line() == shown

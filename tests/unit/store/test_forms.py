@@ -356,3 +356,27 @@ def test_float_columns_without_a_value_are_named_whatever_the_form(tmp_path: Pat
     for run in (folder, open_run(tmp_path / "lists.parquet")):
         pack(run, tmp_path / "packed.parquet")
         assert open_run(tmp_path / "packed.parquet").facts.empty_columns == run.facts.empty_columns
+
+
+def test_positions_tell_the_sequences_of_a_flat_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {"step": [1, 1, 1, 1, 2, 2], "token_idx": [0, 1, 0, 0, 0, 1], "logprob": [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0]}
+    for rows_at_once in (100, 2, 1):
+        monkeypatch.setattr(flat, "PIECE_ROWS", rows_at_once)
+        run = open_run(write(tmp_path / "run.parquet", table))
+        assert [row["logprob"] for row in contents(run)] == [[-1.0, -2.0], [-3.0], [-4.0], [-5.0, -6.0]]
+        assert (run.facts.sequences, run.facts.tokens) == (4, 6)
+
+
+@pytest.mark.parametrize(
+    ("positions", "words"),
+    [
+        ([0, 1, 3, 0], "is 3 in row 2, where 2 would count"),
+        ([1, 2, 3, 4], "is 1 in row 0, where 0 would"),
+        ([0, 1, 2, 3], "is 3 in row 3, where 0 would"),
+        ([0, None, 2, 0], "is null in row 1"),
+    ],
+)
+def test_positions_that_do_not_count_are_refused(tmp_path: Path, positions: list[int | None], words: str) -> None:
+    table = {"step": [1, 1, 1, 2], "position": positions, "logprob": [-1.0, -2.0, -3.0, -4.0]}
+    with pytest.raises(InputError, match=words):
+        open_run(write(tmp_path / "run.parquet", table))
