@@ -115,6 +115,8 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     it multiplies by the mask. Gaps in rollout_logprob are the business of missing-rollout-logprob.
     """
     del limits
+    if empty := [name for name in (*_in_loss(view), "reward") if name in view.facts.empty_columns]:
+        yield _empty(view, empty)
     names = [name for name in view.all_series if name.startswith((_TRAINED, _STORED)) and name != _LEFT_OUT]
     scalars = [name for name in _SCALARS if name in view.all_series and len(view.all_series[name])]
     if not names and not scalars:
@@ -142,6 +144,19 @@ def _blank(view: View, column: str) -> bool:
         return False
     told = series.counts > 0
     return bool(np.all(series.values[told] == series.counts[told]))
+
+
+def _empty(view: View, columns: list[str]) -> Hit:
+    facts = view.facts
+    several = len(columns) > 1
+    return Hit(
+        f"{', '.join(columns)} {'are' if several else 'is'} in the file but hold{'' if several else 's'} no value in any of the "
+        f"{facts.sequences} rows",
+        "warning",
+        (Evidence("store.empty_columns", facts.first_step, facts.last_step, float(len(columns)), None, 0.0, "columns"),),
+        cause="Every value is NaN or was not recorded; if these are the numbers that were trained on, the loss is NaN.",
+        unchecked=("whether it is NaN or missing: pandas writes both as null",),
+    )
 
 
 def _never_finite(view: View, columns: list[str]) -> Hit:

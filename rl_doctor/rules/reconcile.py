@@ -71,9 +71,9 @@ def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             item.metric or item.name, int(steps[0]), int(steps[-1]), float(logged[worst]), float(recomputed[worst]),
             float(item.tolerance[wrong][worst]), item.unit, number, {"logged_name": item.name},
         )  # fmt: skip
-        told, ruled_out = _explained(item, wrong, ratio, limits["explained"])
+        cause, ruled_out = _explained(item, wrong, ratio, limits["explained"])
         severity: Severity = "error" if number >= limits["share"] * compared else "warning"
-        yield Hit(message, severity, (evidence,), told, ruled_out, tuple(f"{item.name}: {name}" for name in item.untried))
+        yield Hit(message, severity, (evidence,), cause, ruled_out, tuple(f"{item.name}: {name}" for name in item.untried))
 
 
 def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float) -> tuple[str, tuple[str, ...]]:

@@ -6,6 +6,7 @@ from rl_doctor.rules.registry import rules
 from rl_doctor.rules.runner import run_rules
 from rl_doctor.rules.view import View
 from rl_doctor.schema import RunInfo
+from rl_doctor.store.facts import StoreFacts
 from tests.rules.scalars import Floats
 
 N = 30
@@ -92,3 +93,11 @@ def test_column_of_the_loss_that_holds_nothing_is_a_warning() -> None:
     (found,) = _judge({**values, "optim.grad_norm": np.ones(N)}).findings
     assert found.severity == "warning"
     assert found.ruled_out
+
+
+def test_column_without_any_value_is_a_warning() -> None:
+    facts = StoreFacts(1, 60, 240, 9000, empty_columns=("logprob", "teacher_logprob"))
+    norm = Series("optim.grad_norm", "1", np.arange(N), np.ones(N), np.ones(N, np.int64))
+    (found,) = run_rules([rules()["RLD601"]], View(RunInfo(), {"optim.grad_norm": norm}, facts=facts))[0].findings
+    assert found.severity == "warning"
+    assert found.message == "logprob is in the file but holds no value in any of the 240 rows"

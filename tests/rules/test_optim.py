@@ -93,3 +93,25 @@ def test_zero_everywhere_is_rounding_unless_the_policy_stands_still() -> None:
     assert severity("RLD605", zero) == "info"
     assert severity("RLD605", {**zero, "ref.kl_k3": np.linspace(0, 0.01, N)}) == "info"
     assert severity("RLD605", {**zero, "ref.kl_k3": np.zeros(N)}) == "error"
+
+
+def test_norm_that_jumps_and_stays_is_a_warning() -> None:
+    norm = 0.5 * np.exp(0.2 * autoregressive(np.random.default_rng(0), 60))
+    norm[20:] *= 60
+    (found,) = result("RLD602", {"optim.grad_norm": norm}).findings
+    assert found.severity == "warning"
+    assert "rose at once" in found.message
+    assert found.evidence[0].first_step == 21
+
+
+def test_steps_without_gradient_are_no_level_for_a_spike() -> None:
+    norm = np.where(np.arange(60) % 3 == 0, 0.4 * np.exp(0.2 * autoregressive(np.random.default_rng(0), 60)), 0.0)
+    assert severity("RLD602", {"optim.grad_norm": norm}) is None
+
+
+def test_exact_zeros_at_both_ends_belong_to_a_stretch_of_zero_learning_rate() -> None:
+    rate = np.full(60, 1e-6)
+    rate[20:] = 0.0
+    (found,) = result("RLD605", {"optim.learning_rate": rate}).findings
+    assert found.severity == "error"
+    assert "steps 21 to 60 (40 of 60 steps)" in found.message

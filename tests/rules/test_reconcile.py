@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rl_doctor.analyzer.reconcile import Comparison
+from rl_doctor.analyzer.reconcile import Comparison, Explanation
 from rl_doctor.report.model import Result
 from rl_doctor.rules.registry import rules
 from rl_doctor.rules.runner import run_rules
@@ -88,3 +89,37 @@ def test_nothing_to_compare_is_skipped_with_the_reason() -> None:
     result = judge(reason="the run has no logged metrics")
     assert (result.outcome, result.reason) == ("skipped", "data")
     assert result.detail == "the run has no logged metrics"
+
+
+def explanation(name: str, values: Any, tolerance: float = 1e-7) -> Explanation:
+    return Explanation(name, f"is {name}", np.asarray(values, float), np.full(len(values), tolerance))
+
+
+def test_what_reproduces_the_log_is_the_cause_and_what_does_not_is_ruled_out() -> None:
+    other = TRUE**2
+    known = (explanation("squared", other), explanation("squared too", other + 5e-8), explanation("cubed", TRUE**3))
+    (finding,) = judge(replace(comparison(other), explanations=known, untried=("padded (needs padded_width)",))).findings
+    assert finding.cause.startswith("The logged kl is squared: that gives")
+    assert "equals the log in 20 of the 20 steps. It fits as well that it is squared too: that gives" in finding.cause
+    assert finding.ruled_out == ("kl: cubed",)
+    assert finding.unchecked == ("kl: padded (needs padded_width)",)
+
+
+@pytest.mark.parametrize(("wrong", "named"), [(1, True), (2, False)])
+def test_an_explanation_may_miss_few_steps(wrong: int, named: bool) -> None:
+    other = TRUE**2
+    values = np.where(np.arange(20) < wrong, 2 * other, other)
+    (finding,) = judge(replace(comparison(other), explanations=(explanation("squared", values),))).findings
+    assert ("is squared" in finding.cause) == named
+
+
+def test_an_explanation_that_is_unknown_at_most_steps_explains_nothing() -> None:
+    other = TRUE**2
+    values = np.where(np.arange(20) < 15, np.nan, other)
+    (finding,) = judge(replace(comparison(other), explanations=(explanation("squared", values),))).findings
+    assert finding.cause == "None of the 1 known explanations fits kl; the code computes something else."
+
+
+def test_a_constant_factor_that_no_number_of_the_run_explains_is_told_as_such() -> None:
+    (finding,) = judge(replace(comparison(3 * TRUE), explanations=(explanation("doubled", 2 * TRUE),))).findings
+    assert finding.cause == "The logged kl is 3 times its definition throughout, which no known number explains."

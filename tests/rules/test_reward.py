@@ -140,3 +140,32 @@ def test_a_few_zero_steps_and_varied_rewards_pass() -> None:
     run["reward.std"][10:13] = 0.0
     assert severity("RLD403", run, RunConfig()) is None
     assert result("RLD403", {"reward.mean": np.zeros(3)}).reason == "length"
+
+
+def test_reward_that_falls_over_many_steps_is_a_warning() -> None:
+    for seed in range(10):
+        noise = 0.03 * autoregressive(np.random.default_rng(seed), 100, 0.3)
+        falling = {"reward.mean": np.linspace(0.6, 0.1, 100) + noise, "reward.std": np.full(100, 0.4)}
+        (found,) = result("RLD401", falling).findings
+        assert found.severity == "warning"
+        assert "over many steps" in found.message
+        assert severity("RLD401", {**falling, "reward.mean": np.linspace(0.1, 0.6, 100) + noise}) is None
+        assert severity("RLD401", {**falling, "reward.mean": np.linspace(0.6, 0.52, 100) + noise}) is None
+        harder = np.zeros(100)
+        harder[[30, 60]] = 1.0
+        assert severity("RLD401", {**falling, "data.source_change": harder}) is None
+
+
+@pytest.mark.parametrize(("estimator", "expected"), [("grpo", "warning"), ("gae", "error"), ("reinforce", "error")])
+def test_shifts_are_worse_where_the_baseline_is_not_the_groups(estimator: str, expected: str) -> None:
+    rng = np.random.default_rng(0)
+    mean, std = 0.5 + 0.02 * autoregressive(rng, 100), 0.4 * np.exp(0.05 * autoregressive(rng, 100))
+    mean[60:] += 0.6
+    std[60:] *= 4.0
+    values = {"reward.mean": mean, "reward.std": std}
+    assert severity("RLD401", values, with_config(adv_estimator=estimator)) == expected
+    assert severity("RLD402", values, with_config(adv_estimator=estimator)) == expected
+    other = np.zeros(100)
+    other[60] = 1.0
+    assert severity("RLD401", {**values, "data.source_change": other}, with_config(adv_estimator=estimator)) is None
+    assert severity("RLD402", {**values, "data.source_change": other}, with_config(adv_estimator=estimator)) is None
