@@ -124,7 +124,7 @@ def _layout(wide: Mapping[str, NDArray[Any]], sequence: Mapping[str, NDArray[Any
         raise InputError(f"{where}: token columns of different widths ({shown}); pass all response-wide")
     if len(widths) == 1:
         width = widths.pop()
-        if not full_width and not _covers_prompt(attention, prompt, sequence.get("response_length")):
+        if not full_width and not _covers_prompt(wide, prompt, sequence.get("response_length")):
             return _Layout(width, None, np.zeros(batch, np.int64))
         if prompt is None:
             raise InputError(f"{where}: columns cover prompt and response ({shown}); pass prompt_length to tell them apart")
@@ -145,11 +145,34 @@ def _layout(wide: Mapping[str, NDArray[Any]], sequence: Mapping[str, NDArray[Any
     return _Layout(width, full, start)
 
 
-def _covers_prompt(attention: Mask | None, prompt: NDArray[Any] | None, response: NDArray[Any] | None) -> bool:
-    """Whether equally wide columns are known to cover the prompt: the attention mask counts prompt and response."""
-    if attention is None or prompt is None or response is None or not np.any(prompt > 0):
+def _covers_prompt(wide: Mapping[str, NDArray[Any]], prompt: NDArray[Any] | None, response: NDArray[Any] | None) -> bool:
+    """Whether equally wide columns are known to cover the prompt.
+
+    With response lengths: the attention mask counts prompt and response. Without them: either nothing is trained at the first
+    ``prompt_length`` attended positions of any row and in most rows training begins right after them, or the log-probabilities are placeholders (0 or NaN) at all of them.
+    """
+    attention = wide.get(ATTENTION_MASK)
+    if attention is None or prompt is None or not np.any(prompt > 0):
         return False
-    return bool(np.array_equal(attention.sum(axis=1), prompt.astype(np.int64) + response))
+    count = attention.sum(axis=1)
+    if response is not None:
+        return bool(np.array_equal(count, prompt.astype(np.int64) + response))
+    if (count < prompt).any():
+        return False
+    ordinal = np.cumsum(attention, axis=1)
+    inside = attention & (ordinal <= prompt[:, None])
+    masks = [wide[name] for name in MASKS if name in wide]
+    if masks:
+        trained = np.logical_or.reduce(masks)
+        some = np.flatnonzero(trained.any(axis=1))
+        begins = ordinal[some, np.argmax(trained[some], axis=1)] == prompt[some] + 1
+        if len(some) and not (trained & inside).any() and begins.mean() > 0.5:
+            return True
+    logprob = next((wide[name] for name in schema.LOGPROBS if name in wide), None)
+    if logprob is None:
+        return False
+    number = np.nan_to_num(logprob) != 0
+    return bool((number & attention).any() and not (number & inside).any())
 
 
 def _certain_start(attention: Mask | None, prompt: NDArray[Any], full: int, width: int) -> Ints | None:

@@ -65,6 +65,8 @@ class ListTable:
             tensors = [name for name in self.tokens if name not in MASKS and name != "token_id"]
             # One tensor beside the masks, so that its width is known whichever columns are asked for.
             extra += tensors[:1] or [name for name in self.tokens if name == "token_id"]
+            # And always the same log-probabilities, which tell whether the columns cover the prompt.
+            extra += [name for name in schema.LOGPROBS if name in self.names][:1]
             return list(dict.fromkeys([*wanted, *(name for name in extra if name in self.names)]))
         if "stored_length" in self.names:
             return list(dict.fromkeys([*wanted, "stored_length"]))

@@ -380,3 +380,19 @@ def test_positions_that_do_not_count_are_refused(tmp_path: Path, positions: list
     table = {"step": [1, 1, 1, 2], "position": positions, "logprob": [-1.0, -2.0, -3.0, -4.0]}
     with pytest.raises(InputError, match=words):
         open_run(write(tmp_path / "run.parquet", table))
+
+
+@pytest.mark.parametrize("columns", [["advantage"], ["logprob"], ["advantage", "logprob"], ["reward"]], ids=str)
+def test_the_prompt_is_cut_off_whichever_columns_are_read(tmp_path: Path, columns: list[str]) -> None:
+    attention = [[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]]
+    table = {
+        "step": [1, 1], "prompt_length": [2, 2], "reward": [1.0, 0.0], "advantage": [[0.5] * 5, [0.25] * 5],
+        "attention_mask": attention, "response_mask": attention,
+        "logprob": [[0.0, 0.0, -1.0, -2.0, 0.0], [0.0, 0.0, -3.0, 0.0, 0.0]],
+    }  # fmt: skip
+    run = open_run(write(tmp_path / "run.parquet", table))
+    assert {"prompt_loss_tokens", "response_length"} <= run.columns
+    (batch,) = run.batches([*columns, "prompt_loss_tokens", "response_length"])
+    assert batch.splits.tolist() == [0, 2, 3]
+    assert batch.columns["prompt_loss_tokens"].tolist() == [2, 2]
+    assert batch.columns["response_length"].tolist() == [2, 1]

@@ -206,3 +206,30 @@ def test_what_does_not_fit_is_one_line(columns: dict[str, Any], words: list[str]
     message = str(caught.value)
     assert "\n" not in message
     assert all(word in message for word in ["log_batch: ", *words]), message
+
+
+PROMPT_ROWS = {
+    "attention_mask": [[0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0]],
+    "prompt_length": [2, 3],
+    "logprob": [[9.0, 0.0, 0.0, -1.0, -2.0, 9.0], [0.0, 0.0, 0.0, -3.0, 9.0, 9.0]],
+}
+ONLY_RESPONSE = [[0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("mask", "in_loss"), [(ONLY_RESPONSE, [0, 0]), (PROMPT_ROWS["attention_mask"], [2, 3])], ids=["right", "prompt in loss"]
+)
+def test_rows_of_prompt_and_response_are_cut_where_the_prompt_is_known_to_end(mask: Any, in_loss: list[int]) -> None:
+    rows = normalise({**PROMPT_ROWS, "response_mask": mask})
+    assert rows.columns["logprob"].tolist() == [-1.0, -2.0, -3.0]
+    assert rows.columns["response_length"].tolist() == [2, 1]
+    assert rows.columns["prompt_loss_tokens"].tolist() == in_loss
+    assert rows.columns["left_padding"].tolist() == [1, 0]
+
+
+def test_rows_of_the_response_are_not_cut_by_the_prompt_length() -> None:
+    logprob = -np.arange(1.0, 13.0).reshape(2, 6)
+    mask = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]])
+    rows = normalise({"attention_mask": mask, "response_mask": mask, "prompt_length": [2, 3], "logprob": logprob})
+    assert rows.columns["response_length"].tolist() == [4, 3]
+    assert rows.columns["logprob"].tolist() == logprob[mask == 1].tolist()
