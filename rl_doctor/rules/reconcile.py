@@ -76,8 +76,10 @@ def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         yield Hit(message, severity, (evidence,), cause, ruled_out, tuple(f"{item.name}: {name}" for name in item.untried))
 
 
-def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float) -> tuple[str, tuple[str, ...]]:
+def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float) -> tuple[str | None, tuple[str, ...]]:
     """What computes the logged numbers where they are ``wrong`` (bool ``[n]``), in words, and what does not."""
+    if not item.explanations:
+        return None, ()
     fits, rejected = [], []
     for one in item.explanations:
         told = wrong & np.isfinite(one.values)
@@ -87,7 +89,7 @@ def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float
             first = int(np.argmax(equal))
             fits.append(
                 f"{one.sentence}: that gives {one.values[first]:.6g} at step {int(item.steps[first])} ({item.logged[first]:.6g} "
-                f"logged) and equals the log in {int(equal.sum())} of the {int(told.sum())} steps"
+                f"logged) and equals the log in {int(equal.sum())} of the {int(told.sum())} steps that differ"
             )
         else:
             rejected.append(one.name)

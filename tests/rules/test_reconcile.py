@@ -100,7 +100,7 @@ def test_what_reproduces_the_log_is_the_cause_and_what_does_not_is_ruled_out() -
     known = (explanation("squared", other), explanation("squared too", other + 5e-8), explanation("cubed", TRUE**3))
     (finding,) = judge(replace(comparison(other), explanations=known, untried=("padded (needs padded_width)",))).findings
     assert finding.cause.startswith("The logged kl is squared: that gives")
-    assert "equals the log in 20 of the 20 steps. It fits as well that it is squared too: that gives" in finding.cause
+    assert "equals the log in 20 of the 20 steps that differ. It fits as well that it is squared too: that gives" in finding.cause
     assert finding.ruled_out == ("kl: cubed",)
     assert finding.unchecked == ("kl: padded (needs padded_width)",)
 

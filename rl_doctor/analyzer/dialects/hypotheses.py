@@ -13,7 +13,7 @@ import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, derived, selection
 from rl_doctor.analyzer.dialects.registry import EPSILON32, TOLERANCE, Entries, Hypothesis
-from rl_doctor.analyzer.dialects.stages import Share, Shares, Terms, sums_by, token_shares
+from rl_doctor.analyzer.dialects.stages import Share, Shares, Terms, rounded_sum, sums_by, token_shares
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.analyzer.states import Keyed
 from rl_doctor.store.batch import Batch
@@ -49,7 +49,7 @@ def parted(by: tuple[str, ...], staged: Staged, needs: tuple[str, ...], parts: I
         shared.setdefault(part.needs, []).append(part)
     made = {}
     for extra, together in shared.items():
-        reduction = sums_by(by, *(part.share for part in together), needs=(*needs, *extra))
+        reduction = sums_by(by, *(part.share for part in together), needs=(*needs, *extra), total=rounded_sum)
         for at, part in enumerate(together):
             made[part] = Hypothesis(part.name, part.sentence, reduction, staged(((at, 1.0),)))
     return tuple(made[part] for part in parts)

@@ -81,10 +81,23 @@ def _keyed_rows(batch: Batch, columns: Iterable[str]) -> Iterator[tuple[tuple[in
         yield tuple(key), np.flatnonzero(inverse.reshape(-1) == index)
 
 
-def sums_by(columns: tuple[str, ...], *shares: Share, needs: tuple[str, ...], optional: tuple[str, ...] = ()) -> Reduction:
+def rounded_sum(values: Floats, count: int) -> Sum:
+    """A sum that is rounded within each batch, for what only has to be told from something else: cheaper than ``Sum.of``."""
+    return Sum.of(np.array([values.sum()]), count)
+
+
+def sums_by(
+    columns: tuple[str, ...], *shares: Share, needs: tuple[str, ...], total: Callable[[Floats, int], Sum] = Sum.of
+) -> Reduction:
     """A token reduction: for each combination of ``columns`` the sums of each of ``shares``, whose averages are added up.
 
     The ``Sums`` hold numerators, magnitudes and slack of each, and last grad_accumulation over the rows.
+
+    Args:
+        columns: what tells the sums apart.
+        shares: what each sequence adds.
+        needs: columns that the shares need.
+        total: sums float64 ``[n]`` with a number of items.
     """
 
     def partial(batch: Batch) -> Keyed:
@@ -96,12 +109,12 @@ def sums_by(columns: tuple[str, ...], *shares: Share, needs: tuple[str, ...], op
             sums = []
             for part in parts:
                 weight = int(part.weights[rows].sum())
-                sums += [Sum.of(part.numerators[rows], weight), Sum.of(part.magnitudes[rows], weight)]
-                sums.append(Sum() if part.slack is None else Sum.of(part.slack[rows], weight))
-            groups[key] = Sums((*sums, Sum.of(accumulation[rows].astype(np.float64))))
+                sums += [total(part.numerators[rows], weight), total(part.magnitudes[rows], weight)]
+                sums.append(Sum() if part.slack is None else total(part.slack[rows], weight))
+            groups[key] = Sums((*sums, total(accumulation[rows].astype(np.float64), len(rows))))
         return Keyed(groups)
 
-    return Reduction(partial, Keyed({}), (columns[-1], *needs), (*columns, "grad_accumulation", *optional), "token")
+    return Reduction(partial, Keyed({}), (columns[-1], *needs), (*columns, "grad_accumulation"), "token")
 
 
 def _averages(sums: Sums, terms: Terms = ()) -> tuple[float, float]:

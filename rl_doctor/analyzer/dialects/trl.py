@@ -25,6 +25,7 @@ from rl_doctor.analyzer.dialects.stages import (
     means,
     pooled,
     ranges_by,
+    rounded_sum,
     smallest,
     sums_by,
     sums_over_ranks,
@@ -184,7 +185,8 @@ def _loss_hypotheses(settings: Settings, needs: tuple[str, ...]) -> tuple[Hypoth
     if settings.entropy_coef:
         terms_of_loss["entropy"] = lambda t: t.entropy_bonus
     names = list(terms_of_loss)
-    reduction = sums_by(MICROBATCH_OF_RANK, *(_of(settings, share) for share in terms_of_loss.values()), needs=needs)
+    shares = (_of(settings, share) for share in terms_of_loss.values())
+    reduction = sums_by(MICROBATCH_OF_RANK, *shares, needs=needs, total=rounded_sum)
     plain = dict.fromkeys(names, 1.0) | ({"other KL": 0.0} if beta else {})
 
     def hypothesis(name: str, sentence: str, **factors: float) -> Hypothesis:
