@@ -149,7 +149,8 @@ def _covers_prompt(wide: Mapping[str, NDArray[Any]], prompt: NDArray[Any] | None
     """Whether equally wide columns are known to cover the prompt.
 
     With response lengths: the attention mask counts prompt and response. Without them: either nothing is trained at the first
-    ``prompt_length`` attended positions of any row and in most rows training begins right after them, or the log-probabilities are placeholders (0 or NaN) at all of them.
+    ``prompt_length`` attended positions of any row and in most rows training begins right after them, or the log-probabilities
+    are placeholders (0 or NaN) at all of them.
     """
     attention = wide.get(ATTENTION_MASK)
     if attention is None or prompt is None or not np.any(prompt > 0):
