@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rl_doctor.report.wording import number
 
 if TYPE_CHECKING:
     from rl_doctor.analyzer.registry import Metric
     from rl_doctor.rules.registry import Rule
+
+_WIDTH: Final = 120
 
 
 def rule_page(rule: Rule, metrics: Mapping[str, Metric]) -> str:
@@ -19,12 +22,12 @@ def rule_page(rule: Rule, metrics: Mapping[str, Metric]) -> str:
         f"# {rule.code} {rule.name}",
         f"Severity: at most {rule.severity}. Status: {rule.status}, since {rule.since}.",
         inspect.cleandoc(rule.doc),
-        _section("What it computes", _computes(rule, metrics)),
-        _section("Limits", _limits(rule)),
         _section("Likely cause", [rule.cause]),
         _section("What to do", [f"{place}. {line}" for place, line in enumerate(rule.advice, 1)]),
+        _section("Limits", _limits(rule)),
         _section("False alarms it avoids", [f"- {line}" for line in rule.avoids]),
         _section("Source", [rule.source]),
+        _section("What it computes", _computes(rule, metrics)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -47,19 +50,34 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _section(title: str, lines: Iterable[str]) -> str:
-    body = "\n".join(lines)
+    body = "\n".join("\n".join(_wrapped(line)) for line in lines)
     return f"## {title}\n\n{body}" if body else ""
 
 
+def _wrapped(line: str) -> list[str]:
+    """The line in lines that fit a page; those of a list go on below its text. An empty line stays."""
+    indent = "  " if line.startswith("- ") else "   " if line[:1].isdigit() else ""
+    joined = line.replace(" - ", "\0-\0")  # a line that began with a minus would be an item of its own
+    lines = textwrap.wrap(joined, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [item.replace("\0", " ") for item in lines] or [""]
+
+
 def _computes(rule: Rule, metrics: Mapping[str, Metric]) -> Iterator[str]:
-    for label, names in (("needs", rule.needs), ("uses where it can", rule.optional)):
+    """The metrics, those with the same columns and definition together."""
+    groups: dict[str, list[str]] = {}
+    for label, names in (("Needed", rule.needs), ("Used where they can be computed", rule.optional)):
         for name in names:
             found = metrics.get(name)
             if found is None:
-                yield f"- `{name}` ({label})"
-            else:
-                columns = f" From {_code_list(found.needs)}." if found.needs else ""
-                yield f"- `{name}` [{found.unit}] ({label}): {found.doc}{columns} Definition: {found.source}."
+                groups.setdefault(f"{label}, one of each", []).append(f"- `{name}*`")
+                continue
+            columns = f", from {_code_list(need.replace('|', '` or `') for need in found.needs)}" if found.needs else ""
+            groups.setdefault(f"{label}{columns} ({found.source})", []).append(f"- `{name}` [{found.unit}]: {found.doc}")
+    for number_, (head, items) in enumerate(groups.items()):
+        yield from [""] * (number_ > 0)
+        yield f"{head}:"
+        yield ""
+        yield from items
 
 
 def _limits(rule: Rule) -> list[str]:

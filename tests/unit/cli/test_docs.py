@@ -7,6 +7,7 @@ from pathlib import Path
 from rl_doctor import schema
 from rl_doctor.analyzer.registry import metrics
 from rl_doctor.cli.main import VERBS
+from rl_doctor.cli.pages import rule_page
 from rl_doctor.rules.registry import rules
 from tools import gen_docs
 
@@ -31,9 +32,9 @@ def test_everything_has_its_place() -> None:
     pages = gen_docs.pages()
     for rule in rules().values():
         assert f"(rules/{rule.name}.md)" in pages["rules.md"]
-        page = pages[f"rules/{rule.name}.md"]
+        page = " ".join(pages[f"rules/{rule.name}.md"].split())
         for part in (rule.code, rule.cause, rule.source, *rule.advice, *rule.avoids, *rule.limits, *rule.needs):
-            assert part in page
+            assert " ".join(part.split()) in page
     for name in metrics():
         assert f"| `{name}` |" in pages["metrics.md"]
     for column in (*schema.COLUMNS, *(item.name for item in schema.METRIC_COLUMNS)):
@@ -50,3 +51,14 @@ def test_every_rule_says_what_a_page_needs() -> None:
         assert rule.source, rule.code
         for name in rule.limits:
             assert name in rule.doc, f"{rule.code}: the doc does not explain the limit {name}"
+
+
+def test_a_rule_page_says_what_to_do_before_what_it_computes() -> None:
+    for rule in rules().values():
+        page = rule_page(rule, metrics())
+        heads = [line for line in page.splitlines() if line.startswith("## ")]
+        assert heads[:2] == ["## Likely cause", "## What to do"], rule.code
+        assert "## What it computes" not in heads[:-1], rule.code
+        assert all(len(line) <= 130 for line in page.splitlines()), rule.code
+        computed = page.partition("## What it computes")[2].splitlines()
+        assert not any(line.startswith("  -") for line in computed), rule.code
