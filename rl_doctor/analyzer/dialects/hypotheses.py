@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, derived, selection
+from rl_doctor.analyzer.derive import Floats, derived, per_sequence_counts, per_sequence_sums, selection
 from rl_doctor.analyzer.dialects.registry import EPSILON32, TOLERANCE, Entries, Hypothesis
-from rl_doctor.analyzer.dialects.stages import Share, Shares, Terms, rounded_sum, sums_by, token_shares
+from rl_doctor.analyzer.dialects.stages import Share, Shares, Terms, rounded_sum, sums_by
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.analyzer.states import Keyed
 from rl_doctor.store.batch import Batch
@@ -104,23 +104,6 @@ def _left_out(batch: Batch) -> Batch | None:
     return replace(batch, columns={**batch.columns, "response_mask": ~mask.astype(np.bool_)}, scratch={})
 
 
-def _k3(x: Floats) -> tuple[Floats, Floats]:
-    """K3 to the precision that telling it from others takes, and the size of its summands."""
-    grown = np.exp(x)
-    value = grown - 1.0 - x
-    return value, value + EPSILON32 / TOLERANCE * (grown + np.abs(x) + 1.0)
-
-
-_ESTIMATORS: Final[tuple[tuple[str, str, Callable[[Floats], tuple[Floats, Floats]]], ...]] = (
-    ("k1", "is the log-ratio itself (k1)", lambda x: (-x, np.abs(x))),
-    ("k1 reversed", "is the log-ratio itself (k1), taken in the other direction", lambda x: (x, np.abs(x))),
-    ("abs", "is the absolute log-ratio", lambda x: (np.abs(x), np.abs(x))),
-    ("k2", "is half the squared log-ratio (k2)", lambda x: (half := 0.5 * x * x, half)),
-    ("k3", "is k3 (exp(x) - 1 - x)", _k3),
-    ("k3 reversed", "is k3 of the reversed log-ratio (exp(-x) - 1 + x)", lambda x: _k3(-x)),
-)
-
-
 def other_stages(entries: Callable[[Keyed], Entries], reduction: Reduction) -> Hypothesis:
     """All tokens of a step alike, from the key's own sums."""
     sentence = "weighs every token of the step alike, instead of averaging the means of its micro-batches"
@@ -128,9 +111,41 @@ def other_stages(entries: Callable[[Keyed], Entries], reduction: Reduction) -> H
 
 
 def other_estimators(difference: Differences, *configured: str) -> tuple[Part, ...]:
-    """Means of the other KL estimates than those ``configured``, which the definition uses or for which a twin stands."""
+    """Means of the other KL estimates than those ``configured``, which the definition uses or for which a twin stands.
 
-    def share(estimate: Callable[[Floats], tuple[Floats, Floats]]) -> Share:
-        return lambda batch: token_shares(batch, *estimate(difference(batch)))
+    All follow from few sums per sequence, to the precision that telling them apart takes.
+    """
 
-    return tuple(Part(name, sentence, share(estimate)) for name, sentence, estimate in _ESTIMATORS if name not in configured)
+    @derived
+    def sums(batch: Batch) -> tuple[Floats, Floats]:
+        x = difference(batch)
+        return per_sequence_sums(batch, x), per_sequence_sums(batch, np.abs(x))
+
+    def k1(batch: Batch, sign: float) -> Shares:
+        signed, size = sums(batch)
+        return Shares(sign * signed, size, per_sequence_counts(batch))
+
+    def absolute(batch: Batch) -> Shares:
+        _, size = sums(batch)
+        return Shares(size, size, per_sequence_counts(batch))
+
+    def k2(batch: Batch) -> Shares:
+        halves = per_sequence_sums(batch, 0.5 * difference(batch) ** 2)
+        return Shares(halves, halves, per_sequence_counts(batch))
+
+    def k3(batch: Batch, sign: float) -> Shares:
+        signed, size = sums(batch)
+        counts = per_sequence_counts(batch)
+        grown = per_sequence_sums(batch, np.exp(sign * difference(batch)))
+        value = grown - counts - sign * signed
+        return Shares(value, value + EPSILON32 / TOLERANCE * (grown + size + counts), counts)
+
+    known = (
+        Part("k1", "is the log-ratio itself (k1)", partial(k1, sign=-1.0)),
+        Part("k1 reversed", "is the log-ratio itself (k1), taken in the other direction", partial(k1, sign=1.0)),
+        Part("abs", "is the absolute log-ratio", absolute),
+        Part("k2", "is half the squared log-ratio (k2)", k2),
+        Part("k3", "is k3 (exp(x) - 1 - x)", partial(k3, sign=1.0)),
+        Part("k3 reversed", "is k3 of the reversed log-ratio (exp(-x) - 1 + x)", partial(k3, sign=-1.0)),
+    )
+    return tuple(part for part in known if part.name not in configured)

@@ -88,7 +88,7 @@ def padded(value: Any) -> Value:
 def unmasked(value: Any) -> Value:
     def of(micro: list[Row]) -> float:
         whole = [Row(row.keys, row.tokens | {"response_mask": np.ones(len(row.tokens["logprob"]), bool)}) for row in micro]
-        return float(token_mean(whole, value))
+        return token_mean(whole, value)
 
     return over(of)
 
@@ -118,7 +118,7 @@ def loss(factor: float) -> Value:
     """The loss with another factor on the KL term."""
 
     def of(rows: list[Row], step: int) -> float:
-        return sum(
+        return math.fsum(
             tokens(micro, lambda token: loss_of(token) + (factor - 1) * BETA * kl_of(token)) / micro[0].keys["num_items_in_batch"]
             for micro in micro_batches(rows, step)
         )
