@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.simulation.inject import in_memory
 from tests.simulation.run import SimulatedRun
 
 _DEMO = Path(str(files("rl_doctor.demo")))
-RECORDED = tuple(name for name in ("healthy.parquet",) if (_DEMO / name).exists())
-"""Names of the recorded healthy runs that ship with the package."""
+_DATA = Path(__file__).resolve().parents[1] / "data"
+RECORDED: Final = {"single_turn": _DEMO / "healthy.parquet", "agentic": _DATA / "agentic.parquet"}
+"""Recorded healthy runs by kind. `tools/record_demo.py` records them."""
 
 
 @cache
@@ -20,5 +21,5 @@ def load(name: str) -> SimulatedRun:
     """A recorded run in memory; copy it before changing it."""
     from rl_doctor.store.run import open_run
 
-    run: Any = open_run(_DEMO / name)
+    run: Any = open_run(RECORDED[name])
     return in_memory(run)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from tests.diseases.verdict import verdict
 from tests.simulation.healthy import KINDS, LONG
 
-_BLOCKS = [
-    range(5),
-    range(5, 10),
-    *(pytest.param(range(first, first + 10), marks=pytest.mark.slow) for first in range(10, 50, 10)),
-]
+MANY: Final = frozenset({"on_policy", "two_epochs", "agentic", "low_entropy", "rising_fast", "saturating", "few_samples"})
+"""Kinds that are held to 50 seeds; the others to 10."""
+BLOCKS: Final = [(kind, range(first, first + 10)) for kind in KINDS for first in range(0, 50 if kind in MANY else 10, 10)]
 
 
-@pytest.mark.parametrize("seeds", _BLOCKS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
-@pytest.mark.parametrize("kind", KINDS)
+def test_the_kinds_exist() -> None:
+    assert set(KINDS) >= MANY
+
+
+@pytest.mark.parametrize(("kind", "seeds"), BLOCKS, ids=[f"{kind}-{seeds.start}" for kind, seeds in BLOCKS])
 def test_silent_on_healthy_runs(kind: str, seeds: range) -> None:
     spoken = {}
     for seed in seeds:

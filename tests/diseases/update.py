@@ -19,6 +19,12 @@ def _away(random: Random, size: int, distance: np.ndarray | float) -> np.ndarray
     return np.asarray(distance * random.standard_normal(size) - np.square(distance) / 2)
 
 
+def _far(run: SimulatedRun, hit: np.ndarray) -> float:
+    """1 nat, or more where the KL to the reference was already more than a twentieth of what that makes."""
+    ahead = (run.arrays["ref_logprob"].astype(np.float64) - run.arrays["logprob"])[run.arrays["response_mask"] & ~hit]
+    return max(1.0, float(np.sqrt(40.0 * np.mean(np.expm1(ahead) - ahead))))
+
+
 @injected("ratio-saturation", *_KL, into="two_epochs", needs=("old_logprob",))
 def ratio_outside_clip_range(run: SimulatedRun, random: Random) -> SimulatedRun:
     """From a step on every update moves the policy .5 nat per token: most ratios are clipped, KL to both policies grows."""
@@ -42,24 +48,24 @@ def inert_ratio(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG
 
 @injected("kl-spike", needs=_REF, least="info")
 def kl_spike_that_recovers(run: SimulatedRun, random: Random) -> SimulatedRun:
-    """At one step the policy is 1 nat from the reference."""
+    """At one step the policy is far from the reference."""
     hit = run.token_step == onset(run)
-    return shifted(run, np.where(hit, _away(random, len(hit), 1.0), 0.0), "ref_logprob")
+    return shifted(run, np.where(hit, _away(random, len(hit), _far(run, hit)), 0.0), "ref_logprob")
 
 
 @injected("kl-spike", "kl-runaway", needs=_REF)
 def kl_jump_that_stays(run: SimulatedRun, random: Random) -> SimulatedRun:
-    """From a step on the policy is 1 nat from the reference, or more where its KL was already more than a twentieth of that."""
+    """From a step on the policy is far from the reference."""
     hit = run.token_step >= onset(run, 0.8)
-    ahead = (run.arrays["ref_logprob"].astype(np.float64) - run.arrays["logprob"])[run.arrays["response_mask"] & ~hit]
-    level = float(np.mean(np.expm1(ahead) - ahead))
-    return shifted(run, np.where(hit, _away(random, len(hit), max(1.0, float(np.sqrt(40.0 * level)))), 0.0), "ref_logprob")
+    return shifted(run, np.where(hit, _away(random, len(hit), _far(run, hit)), 0.0), "ref_logprob")
 
 
 @injected("kl-spike", "ratio-saturation", into="two_epochs", needs=("old_logprob",), least="info")
 def kl_to_old_spike(run: SimulatedRun, random: Random) -> SimulatedRun:
     """One step's updates move the policy .6 nat; it comes back."""
-    hit = (run.token_step == onset(run)) & passes(run)[run.rows]
+    later = passes(run)[run.rows]
+    step = run.token_step[later & (run.token_step >= onset(run))].min()
+    hit = later & (run.token_step == step)
     return shifted(run, np.where(hit, _away(random, len(hit), 0.6), 0.0), "logprob")
 
 
