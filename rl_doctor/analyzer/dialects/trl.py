@@ -255,14 +255,18 @@ def _generation(settings: Settings, columns: Collection[str], names: Collection[
         found.append(
             _once(settings, f"{prefix}/std", f"{same}.std", "reward", rollouts.deviation(component), component, others=spread)
         )
-    if "tools/call_frequency" in names:  # lengths then leave out what the tools wrote
+    length = "response_length"
+    if "role" in columns:  # lengths leave out what tools and environments wrote
+        length = rollouts.value("generated")
+    elif "tools/call_frequency" in names:
         return found
     for statistic, function in _STATISTICS:
         name = f"completions/{statistic}_length"
-        found.append(_once(settings, name, f"length.{statistic}", "tokens", rollouts.lengths(function), "response_length"))
-        ended = rollouts.lengths(function, terminated=True)
+        canonical = f"length.{statistic}" if length == "response_length" else None
+        found.append(_once(settings, name, canonical, "tokens", rollouts.lengths(length, function), length))
+        ended = rollouts.lengths(length, function, terminated=True)
         name = f"completions/{statistic}_terminated_length"
-        found.append(_once(settings, name, None, "tokens", ended, "response_length", "finish_reason"))
+        found.append(_once(settings, name, None, "tokens", ended, length, "finish_reason"))
     found.append(_once(settings, "completions/clipped_ratio", "length.limit_frac", "1", rollouts.truncated, "finish_reason"))
     return found
 

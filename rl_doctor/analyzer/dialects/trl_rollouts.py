@@ -14,19 +14,22 @@ from rl_doctor.analyzer.derive import (
     known,
     per_sequence_counts,
     per_sequence_sums,
+    positions,
     segment_extremes,
+    segment_sums,
     selected,
     selected_splits,
 )
 from rl_doctor.analyzer.dialects.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, entry
 from rl_doctor.analyzer.registry import PER_SEQUENCE_PREFIX, Reduction, sequence_value
-from rl_doctor.schema import REWARD_COMPONENT_PREFIX
+from rl_doctor.schema import REWARD_COMPONENT_PREFIX, ROLES
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.codes import codes
 
 if TYPE_CHECKING:
     from rl_doctor.analyzer.dialects.trl_settings import Settings
 
+_ASSISTANT: Final = ROLES.index("assistant")
 ZERO_STD: Final = 1e-8
 """``torch.isclose`` to zero: its absolute tolerance."""
 
@@ -34,6 +37,12 @@ ZERO_STD: Final = 1e-8
 @sequence_value("trl_tokens", needs=("response_mask",))
 def _tokens(batch: Batch) -> NDArray[np.int64]:
     return per_sequence_counts(batch)
+
+
+@sequence_value("trl_generated", needs=("response_length", "role"))
+def _generated(batch: Batch) -> Floats:
+    inside = positions(batch) < np.repeat(batch.columns["response_length"], np.diff(batch.splits))
+    return segment_sums((inside & (batch.columns["role"] == _ASSISTANT)).astype(np.float64), batch.splits)
 
 
 @sequence_value("trl_reference_k1", needs=("old_logprob", "ref_logprob", "response_mask"))
@@ -250,11 +259,11 @@ def _sums_exactly(number: float, times: int) -> bool:
     return bool((multiples == multiples.astype(np.float32)).all())
 
 
-def lengths(function: Callable[[Floats], float], *, terminated: bool = False) -> Callable[[Batch], Entries]:
-    """A statistic of the response lengths; of those that ended by themselves, 0 where none did."""
+def lengths(column: str, function: Callable[[Floats], float], *, terminated: bool = False) -> Callable[[Batch], Entries]:
+    """A statistic of the response lengths in ``column``; of those that ended by themselves, 0 where none did."""
 
     def entries(batch: Batch) -> Entries:
-        values = batch.columns["response_length"].astype(np.float64)
+        values = batch.columns[column].astype(np.float64)
         if terminated:
             values = values[batch.columns["finish_reason"] == "stop"]
             values = values if values.size else np.zeros(1)
