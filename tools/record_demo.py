@@ -3,8 +3,8 @@
 Usage: python tools/record_demo.py [NAME ...]
 
 Needs the environment of the trainer tests. Every fault is made in the training itself: the recorder is attached as usual and
-sees only what the trainer does. The model has two layers and random weights; its vocabulary is a byte-level one, and token ids
-are not recorded.
+sees only what the trainer does. The model has two layers and random weights; its vocabulary is a byte-level one. Runs that tests
+inject faults into lie in tests/data.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ import rl_doctor
 from rl_doctor import open_run
 from rl_doctor.store.pack import pack
 
-DEMO = Path(__file__).parent.parent / "rl_doctor" / "demo"
+ROOT = Path(__file__).parent.parent
+DEMO = ROOT / "rl_doctor" / "demo"
+TEST_DATA = ROOT / "tests" / "data"
 TEXTS = ["count the even ones", "the cat sat on the mat", "rain falls on the plain", "birds sing at dawn", "one plus one is two"]
+ANSWER = 200
+"""Token id with which the environment begins and ends its answers."""
 STOPS = range(100, 125)
 """Token ids that end a response beside the end token, so that a random model ends about every twelfth token."""
 
@@ -91,6 +95,40 @@ class PaddingInMask(GRPOTrainer):  # type: ignore[misc]
             grpo_trainer.pad = pad
 
 
+def with_environment(prompts: list[str], trainer: GRPOTrainer) -> dict[str, list[Any]]:
+    """Two turns of the policy with the answer of an environment between them, sampled by the model being trained."""
+    prompt_ids = [trainer.processing_class(prompt)["input_ids"] for prompt in prompts]
+    rows: dict[str, list[Any]] = {"prompt_ids": prompt_ids, "completion_ids": [], "logprobs": [], "env_mask": []}
+    for ids in prompt_ids:
+        completion: list[int] = []
+        logprobs: list[float] = []
+        mask: list[int] = []
+        for turn in range(2):
+            sampled = _sample(trainer, [*ids, *completion], length=24 if turn else 6)
+            completion += [token for token, _ in sampled]
+            logprobs += [logprob for _, logprob in sampled]
+            mask += [1] * len(sampled)
+            if turn == 0:
+                answer = [ANSWER, ANSWER + len(sampled), ANSWER]
+                completion, logprobs, mask = completion + answer, logprobs + [0.0] * 3, mask + [0] * 3
+        rows["completion_ids"].append(completion)
+        rows["logprobs"].append(logprobs)
+        rows["env_mask"].append(mask)
+    return rows
+
+
+def _sample(trainer: GRPOTrainer, context: list[int], length: int) -> list[tuple[int, float]]:
+    """Tokens with their log-probabilities, up to a stop or ``length``."""
+    ids = torch.tensor([context])
+    with torch.no_grad():
+        made = trainer.model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, max_new_tokens=length,
+            return_dict_in_generate=True, output_logits=True,
+        )  # fmt: skip
+    tokens = made.sequences[0, len(context) :].tolist()
+    return [(token, float(step[0].log_softmax(-1)[token])) for token, step in zip(tokens, made.logits, strict=True)]
+
+
 class StaleOldLogprob(WithSamplerLogprobs):
     """The log-probabilities that the ratio divides by come from weights four generation batches old."""
 
@@ -146,11 +184,14 @@ class Scenario:
     args: Mapping[str, Any] = field(default_factory=dict)
     trainer: type[GRPOTrainer] = GRPOTrainer
     rewards: tuple[Callable[..., list[float]], ...] = (even,)
+    rollout: Callable[..., dict[str, list[Any]]] | None = None
+    folder: Path = DEMO
+    token_ids: bool = False
 
 
 SCENARIOS = (
     Scenario("healthy", "a healthy run: the reward rises, KL and entropy move slowly", args={"max_steps": 60},
-        trainer=WithSamplerLogprobs),
+        trainer=WithSamplerLogprobs, token_ids=True),
     Scenario(
         "padding-in-mask", "the loss mask is padded with 1, so that it covers the padding after each response",
         ("mask-covers-padding",), {"max_steps": 12}, trainer=PaddingInMask,
@@ -186,6 +227,10 @@ SCENARIOS = (
     Scenario(
         "logged-kl", "the logged KL is averaged over the padded width", ("logged-metric-mismatch",),
         {"max_steps": 16}, trainer=KLOverPaddedWidth,
+    ),
+    Scenario(
+        "agentic", "a healthy run of two turns with the answer of an environment between them", args={"max_steps": 60},
+        rollout=with_environment, folder=TEST_DATA, token_ids=True,
     ),
 )  # fmt: skip
 
@@ -228,8 +273,9 @@ def train(scenario: Scenario, run: Path, scratch: Path) -> None:
         args=GRPOConfig(**(settings | dict(scenario.args))),
         train_dataset=dataset,
         processing_class=words,
+        rollout_func=scenario.rollout,
     )
-    recorder = rl_doctor.attach(trainer, run, record_token_ids=False)
+    recorder = rl_doctor.attach(trainer, run, record_token_ids=scenario.token_ids)
     trainer.train()
     recorder.detach()
 
@@ -242,12 +288,13 @@ def main(names: list[str]) -> None:
             continue
         scratch = Path(tempfile.mkdtemp())
         train(scenario, scratch / "run", scratch)
-        file = DEMO / f"{scenario.name}.parquet"
+        file = scenario.folder / f"{scenario.name}.parquet"
         pack(open_run(scratch / "run"), file)
         shutil.rmtree(scratch)
     index = [
         {"name": f"{one.name}.parquet", "title": one.title, "fault": next(iter(one.errors), None), "errors": one.errors}
         for one in SCENARIOS
+        if one.folder == DEMO
     ]
     (DEMO / "index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")
 
