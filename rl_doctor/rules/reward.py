@@ -71,8 +71,10 @@ def _other_data(view: View, series: Series, index: int) -> bool:
 @rule(
     "RLD401", "reward-drift",
     severity="error",
-    optional=(*REWARD, "reward.std", _SOURCES, "policy.entropy", *KL_REFERENCE[:1], "length.mean", "reward.component."),
-    limits={"z": 7.0, "material": 0.2},
+    optional=(
+        *REWARD, "reward.std", "reward.max", _SOURCES, "policy.entropy", *KL_REFERENCE[:1], "length.mean", "reward.component.",
+    ),
+    limits={"z": 7.0, "material": 0.2, "learning": 10.0},
     cause="The reward function or its server changed (new version, other scale, a fallback value), or other prompts came in.",
     advice=(
         "Compare the reward of a few stored responses from before the step with what the reward function gives them now.",
@@ -95,7 +97,8 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     Two lines are fitted before and after every step; their distance is the jump, whatever the trend. It fires if it is `z`
     times the run's own typical jump, done within three steps, kept, and at least `material` of the larger of the level
-    before and the standard deviation of the reward within a step. A warning where the baseline is the group's, an error
+    before and the standard deviation of the reward within a step. A rise to a level that single responses earned before may be
+    fast learning, and must be `learning` times the noise of the mean. A warning where the baseline is the group's, an error
     where it is not (gae, reinforce and the like); info once the level is back.
 
     A reward that falls over many steps is no jump, but as little what training is for: it is a warning if the late window is
@@ -117,6 +120,8 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     scale = max(abs(found.before), spread)
     if abs(found.size) < limits["material"] * scale or _other_data(view, series, found.index):
+        return
+    if _earned_before(view, series, found) and found.size < limits["learning"] * trend.noise(series.values)[0]:
         return
     cause, ruled_out, unchecked = _company(view, series, found.index)
     estimator = view.config.adv_estimator
@@ -145,6 +150,15 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         ruled_out=("learning: the change is done within three steps", *ruled_out),
         unchecked=unchecked,
     )  # fmt: skip
+
+
+def _earned_before(view: View, series: Series, found: trend.Jump) -> bool:
+    """Whether the reward rose, to a level that single responses reached before."""
+    high = view.get("reward.max")
+    if high is None or found.size < 0:
+        return False
+    earlier = high.values[high.steps < series.steps[found.index]]
+    return earlier.size > 0 and float(earlier.max()) >= found.after
 
 
 def _falls(view: View, series: Series, spread: float, limits: Limits) -> Iterator[Hit]:

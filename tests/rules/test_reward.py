@@ -169,3 +169,11 @@ def test_shifts_are_worse_where_the_baseline_is_not_the_groups(estimator: str, e
     other[60] = 1.0
     assert severity("RLD401", {**values, "data.source_change": other}, with_config(adv_estimator=estimator)) is None
     assert severity("RLD402", {**values, "data.source_change": other}, with_config(adv_estimator=estimator)) is None
+
+
+def test_fast_learning_within_what_single_responses_earned_before_is_no_drift() -> None:
+    rng = np.random.default_rng(1)
+    mean = np.where(np.arange(40) < 10, 0.76, 1.07) + 0.045 * rng.standard_normal(40)
+    values = {"reward.mean": mean, "reward.std": np.full(40, 0.45), "reward.max": np.full(40, 1.2)}
+    assert severity("RLD401", values) is None
+    assert severity("RLD401", {**values, "reward.mean": np.where(np.arange(40) < 10, mean, mean + 1.0)}) == "warning"
