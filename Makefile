@@ -46,7 +46,7 @@ test-unit: $(VENV)/dev
 	$(VENV)/bin/pytest -m "not trainer" --numprocesses auto --dist worksteal
 
 test-trainers: $(TRAINER)/ready  ## tests against real trainers, in their own environment
-	$(TRAINER)/bin/pytest -m trainer
+	$(TRAINER)/bin/pytest tests/trainers -m trainer
 
 test: test-unit test-trainers  ## set up what the tests need and run them all
 

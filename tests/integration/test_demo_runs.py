@@ -13,7 +13,7 @@ from rl_doctor import check, open_run
 from rl_doctor.demo import DemoRun, recorded_runs
 
 INDEX: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "rl_doctor" / "demo" / "index.json").read_text("utf-8"))
-TEXT = {"token_id", "prompt", "response"}
+TEXT = {"prompt", "response"}
 LARGEST = 3_000_000
 
 
