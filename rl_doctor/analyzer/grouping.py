@@ -1,4 +1,4 @@
-"""Rows of a generation batch by group: by its identity, never by position."""
+"""Rows of a generation batch: which were aborted, and by group, which is by its identity, never by position."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats, known, segment_sums
+from rl_doctor.analyzer.derive import Bools, Floats, known, segment_sums
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.codes import codes
 
@@ -70,3 +70,14 @@ def _group(names: NDArray[np.object_], values: Floats) -> Groups:
     means = np.clip(segment_sums(ordered, splits) / np.diff(splits), ordered[splits[:-1]], ordered[splits[1:] - 1])
     centred = ordered - np.repeat(means, np.diff(splits))
     return Groups(rows, ordered, splits, centred, segment_sums(centred * centred, splits))
+
+
+def aborted(batch: Batch) -> Bools:
+    """Rows of length 0 or with finish_reason abort; whether their tokens are trained on does not matter."""
+    length, reason = batch.get("response_length"), batch.get("finish_reason")
+    found = np.zeros(batch.n_sequences, np.bool_)
+    if length is not None:
+        found |= length == 0
+    if reason is not None:
+        found |= np.equal(reason, "abort").astype(np.bool_)
+    return found

@@ -49,6 +49,7 @@ _AUXILIARY = frozenset(
 )
 """Columns in which a null, read as NaN, may mean that the value was not recorded for some tokens."""
 
+_NO_REWARD = "numerics.missing_reward_frac"
 _LEFT_OUT = _TRAINED + "rollout_logprob"
 """Engines return no logprob for some tokens by design or by fault; missing-rollout-logprob tells."""
 _IN_LOSS = ("logprob", "old_logprob", "advantage")
@@ -117,6 +118,7 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     del limits
     if empty := [name for name in (*_in_loss(view), "reward") if name in view.facts.empty_columns]:
         yield _empty(view, empty)
+    yield from _without_reward(view)
     names = [name for name in view.all_series if name.startswith((_TRAINED, _STORED)) and name != _LEFT_OUT]
     scalars = [name for name in _SCALARS if name in view.all_series and len(view.all_series[name])]
     if not names and not scalars:
@@ -131,6 +133,34 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     masked = [found for name in names if name.startswith(_STORED) and (found := _masked_only(view, name)) is not None]
     if masked and not broken:
         yield _outside_mask(view, masked)
+
+
+def _without_reward(view: View) -> Iterator[Hit]:
+    """Sequences that have no reward, beside others that have one."""
+    series = view.get(_NO_REWARD)
+    if series is None or not np.any(series.values) or np.all(series.values == 1.0):
+        return
+    bad = series.values > 0
+    number, steps = int(np.rint(series.values * series.counts).sum()), series.steps[bad]
+    yield Hit(
+        f"reward is NaN or missing in {number} of {int(series.counts.sum())} sequences, from step {steps[0]} on "
+        f"({int(bad.sum())} of {len(series)} steps)",
+        "warning",
+        (
+            Evidence(
+                _NO_REWARD,
+                int(steps[0]),
+                int(steps[-1]),
+                float(series.values[bad].max()),
+                None,
+                0.0,
+                "1",
+                int(series.counts[bad].sum()),
+            ),
+        ),
+        cause="The reward function returned NaN (0/0, a failed verifier), or gave no verdict for these sequences.",
+        unchecked=("whether it is NaN or was not recorded: both are read as the same",),
+    )
 
 
 def _in_loss(view: View) -> tuple[str, ...]:

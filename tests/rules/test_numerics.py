@@ -101,3 +101,16 @@ def test_column_without_any_value_is_a_warning() -> None:
     (found,) = run_rules([rules()["RLD601"]], View(RunInfo(), {"optim.grad_norm": norm}, facts=facts))[0].findings
     assert found.severity == "warning"
     assert found.message == "logprob is in the file but holds no value in any of the 240 rows"
+
+
+def test_sequences_without_a_reward_beside_others_that_have_one_are_a_warning() -> None:
+    shares = np.zeros(N)
+    shares[20] = 0.08
+    (found,) = _judge({"numerics.missing_reward_frac": shares, "optim.grad_norm": np.ones(N)}).findings
+    assert found.severity == "warning"
+    assert "8 of 3000 sequences, from step 20 on" in found.message
+    assert found.unchecked
+
+
+def test_a_run_without_any_reward_is_not_broken_by_that() -> None:
+    assert _judge({"numerics.missing_reward_frac": np.ones(N), "optim.grad_norm": np.ones(N)}).outcome == "passed"

@@ -6,23 +6,13 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Bools, known, share
+from rl_doctor.analyzer.derive import known, share
+from rl_doctor.analyzer.grouping import aborted
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
 
 _COUNT: Final = "counting over the sequences of the generation batch; padding rows are left out"
-
-
-def _aborted(batch: Batch) -> Bools:
-    """Rows of length 0 or with finish_reason abort; whether their tokens are trained on does not matter."""
-    length, reason = batch.get("response_length"), batch.get("finish_reason")
-    aborted = np.zeros(batch.n_sequences, np.bool_)
-    if length is not None:
-        aborted |= length == 0
-    if reason is not None:
-        aborted |= np.equal(reason, "abort").astype(np.bool_)
-    return aborted
 
 
 @reduction(zero=Sum(), needs=("response_length",), level="rollout")
@@ -40,21 +30,21 @@ def _ends(batch: Batch) -> Extremes:
 @reduction(zero=Sum(), needs=("response_length",), optional=("finish_reason",), level="rollout")
 def _completed_lengths(batch: Batch) -> Sum:
     length = batch.columns["response_length"]
-    return Sum.of(length[known(length) & ~_aborted(batch)].astype(np.float64))
+    return Sum.of(length[known(length) & ~aborted(batch)].astype(np.float64))
 
 
 @reduction(zero=Sums(), needs=("response_length", "config.max_response_length"), optional=("finish_reason",), level="rollout")
 def _limit(batch: Batch) -> Sums:
     length = batch.columns["response_length"]
     reached = length >= (batch.info.config.max_response_length or 0)
-    return Sums((share(reached[known(length)]), share(reached[known(length) & ~_aborted(batch)])))
+    return Sums((share(reached[known(length)]), share(reached[known(length) & ~aborted(batch)])))
 
 
 @reduction(zero=Sums(), needs=("finish_reason",), optional=("response_length",), level="rollout")
 def _truncated(batch: Batch) -> Sums:
     reason = batch.columns["finish_reason"]
     cut = np.equal(reason, "length").astype(np.bool_)
-    return Sums((share(cut[known(reason)]), share(cut[known(reason) & ~_aborted(batch)])))
+    return Sums((share(cut[known(reason)]), share(cut[known(reason) & ~aborted(batch)])))
 
 
 @reduction(zero=Sum(), needs=("response_length|finish_reason",), level="rollout")
@@ -63,7 +53,7 @@ def _aborts(batch: Batch) -> Sum:
     for name in ("response_length", "finish_reason"):
         if (column := batch.get(name)) is not None:
             told |= known(column)
-    return share(_aborted(batch)[told])
+    return share(aborted(batch)[told])
 
 
 @reduction(zero=Sum(), needs=("turns",), level="rollout")

@@ -65,7 +65,7 @@ def _beyond(batch: Batch) -> Sums:
     )
 
 
-@reduction(zero=Sums(), needs=("response_mask", "token_id"))
+@reduction(zero=Sums(), needs=("response_mask", "token_id"), optional=("response_length",))
 def _trailing_pad(batch: Batch) -> Sums:
     pad, ends = batch.info.pad_token_id, batch.info.eos_token_ids
     if pad is None:
@@ -76,7 +76,8 @@ def _trailing_pad(batch: Batch) -> Sums:
         return Sums((Sum(count=int(np.count_nonzero(trained))), Sum(count=int(rows.sum()))))
     position = positions(batch)
     _, last = segment_extremes(np.where(token == pad, -1.0, position), batch.splits)
-    allowed = 1 if not ends or pad in ends else 0
+    # A policy may sample the padding token; trainers that know the lengths end the response there, once.
+    allowed = 1 if not ends or pad in ends or batch.get("response_length") is not None else 0
     extra = trained & (position > spread(batch, np.nan_to_num(last, nan=-1.0)) + allowed)
     return Sums((_tally(extra, trained), Sum.counted(int(_any_row(batch, extra).sum()), int(rows.sum()))))
 
@@ -97,7 +98,8 @@ _declare(
     "trailing_pad_frac",
     _trailing_pad,
     0,
-    "Share of trained tokens that are padding after the last other token; one is allowed where padding is the EOS token.",
+    "Share of trained tokens that are padding after the last other token; one is allowed where it may have been sampled: where "
+    "padding is the EOS token, or the lengths are known.",
 )
 _declare("trailing_pad_row_frac", _trailing_pad, 1, "Share of rows that train such padding.")
 

@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.analyzer.derive import finite, selected_splits, selection
+from rl_doctor.analyzer.grouping import aborted
 from rl_doctor.analyzer.registry import metric, reduction
-from rl_doctor.analyzer.states import Sum, Sums, total
+from rl_doctor.analyzer.states import Sum, Sums, mean, total
 from rl_doctor.schema import TOKEN_COLUMNS
 from rl_doctor.store.batch import Batch
 
@@ -32,6 +33,17 @@ def _declare_nonfinite(column: str) -> None:
         doc=f"Number of stored tokens, masked ones included, at which {column} is NaN or infinite.",
     )  # fmt: skip
 
+
+@reduction(zero=Sum(), needs=("reward",), optional=("finish_reason", "response_length"), level="rollout")
+def _without_reward(batch: Batch) -> Sum:
+    judged = ~aborted(batch)
+    return Sum.counted(int(np.count_nonzero(np.isnan(batch.columns["reward"]) & judged)), int(np.count_nonzero(judged)))
+
+
+metric(
+    "numerics.missing_reward_frac", _without_reward, mean, unit="1", source=_SOURCE,
+    doc="Share of sequences, aborted ones left out, whose reward is NaN or was not recorded.",
+)  # fmt: skip
 
 for _column in TOKEN_COLUMNS:
     if _column.dtype == "float32":

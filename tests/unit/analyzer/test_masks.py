@@ -64,6 +64,12 @@ def test_one_eos_is_allowed_where_it_is_the_padding_too(mask: str, share: float)
     assert value("mask.trailing_pad_frac", row([1, 4, 4, 2, 2, 2], mask), info=SHARED) == pytest.approx(share)
 
 
+def test_a_sampled_padding_token_may_end_a_response_of_known_length() -> None:
+    rows = (row([5, 6, 0], "111", response_length=3), row([5, 0, 0], "111", response_length=3))
+    assert value("mask.trailing_pad_frac", *rows) == pytest.approx(1 / 6)
+    assert value("mask.trailing_pad_row_frac", *rows) == 0.5
+
+
 def test_without_a_padding_id_nothing_is_measured() -> None:
     assert math.isnan(value("mask.trailing_pad_frac", row([5, 0], "11"), info=RunInfo()))
 
