@@ -184,7 +184,7 @@ def kl_runaway(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     The last points must still be there. An error if it is `severe` times or the reward falls, and from `destroyed` nat on;
     else a warning, as while the reward rises, and info while it rises and the KL ends below `small` or, with the reward at
-    its ceiling and no jump, below `growth` times its middle. Levels below `negligible` nat per token are left alone.
+    its ceiling, below `growth` times the level before. Levels below `negligible` nat per token are left alone.
     """
     measured = _measured(view)
     if not measured:
@@ -208,7 +208,7 @@ def _runaway(view: View, words: str, series: Series, limits: Limits) -> Hit | No
     if level < limits["negligible"] or float(np.median(series.values[-3:])) < level / limits["growth"]:
         return None
     reward = progress(view, int(series.steps[begin]))
-    mild = level < limits["small"] or (how == "faster" and level < limits["growth"] * before and reward.at_ceiling)
+    mild = level < limits["small"] or (level < limits["growth"] * before and reward.at_ceiling)
     severity: Severity = "info" if reward.good and mild else "warning"
     if reward.course == "falling" or (level / before >= limits["severe"] and not reward.good) or level >= limits["destroyed"]:
         severity = "error"
