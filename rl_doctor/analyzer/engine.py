@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -81,21 +81,21 @@ def requirements(names: Iterable[str]) -> tuple[set[str], set[str]]:
 
 def lacking(needs: Iterable[str], columns: Collection[str], config: RunConfig) -> tuple[str, ...]:
     """What of ``needs`` the run does not have, in order; of alternatives the first."""
-    present = {CONFIG_PREFIX + field.name for field in fields(config) if getattr(config, field.name) is not None}
-    present.update(columns)
     lacks: set[str] = set()
     for need in needs:
-        choices = [_lacking_one(name, present, config) for name in need.split("|")]
+        choices = [_lacking_one(name, columns, config) for name in need.split("|")]
         if all(choices):
             lacks.update(choices[0])
     return tuple(sorted(lacks))
 
 
-def _lacking_one(name: str, present: set[str], config: RunConfig) -> tuple[str, ...]:
+def _lacking_one(name: str, columns: Collection[str], config: RunConfig) -> tuple[str, ...]:
     if name.startswith(PER_SEQUENCE_PREFIX):
-        return lacking(sequence_values()[name].needs, present, config)
+        return lacking(sequence_values()[name].needs, columns, config)
+    if name.startswith(CONFIG_PREFIX):
+        return (name,) if getattr(config, name.removeprefix(CONFIG_PREFIX)) is None else ()
     stored = _ADDED.get(name, name)
-    return () if stored in present else (stored,)
+    return () if stored in columns else (stored,)
 
 
 def analyze(source: Source, names: Sequence[str] | None = None, extra: Iterable[Metric] = ()) -> Analysis:
@@ -137,12 +137,13 @@ def analyze(source: Source, names: Sequence[str] | None = None, extra: Iterable[
     chosen = {item.name for item in wanted}
     wanted += [item for item in extra if item.name not in chosen and not lacking(item.needs, source.columns, source.info.config)]
     fold = _Fold(source, wanted)
-    if fold.rows:
-        for batch in source.batches(fold.columns):
-            fold.add(batch)
-    fold.finish()
-    if log is not None:
-        fold.add_log(log, source)
+    with np.errstate(all="ignore"):  # NaN and infinity in the data are data: they come out as the value
+        if fold.rows:
+            for batch in source.batches(fold.columns):
+                fold.add(batch)
+        fold.finish()
+        if log is not None:
+            fold.add_log(log, source)
     return Analysis({**{item.name: fold.series(item) for item in wanted}, **logged}, missing, fold.reopened)
 
 
@@ -218,11 +219,10 @@ class _Fold:
             self._step = batch.step
         if self._mark_first and "rollout_step" in batch.columns:
             batch = self._with_first_step(batch)
-        with np.errstate(all="ignore"):  # NaN and infinity in the data are data: they come out as the value
-            for r in self._token:
-                self._states[r] = self._states.get(r, r.zero) + r.partial(batch)
-            if self._rollout:
-                self._rollouts.add(batch)
+        for r in self._token:
+            self._states[r] = self._states.get(r, r.zero) + r.partial(batch)
+        if self._rollout:
+            self._rollouts.add(batch)
 
     def add_log(self, log: MetricLog, source: Source) -> None:
         """Fold the reductions that only the trainer's log can serve."""
@@ -253,11 +253,10 @@ class _Fold:
         self._close_rollouts(self._step if self._rollouts.first_step is None else min(self._step, self._rollouts.first_step))
 
     def _reduce(self, rollouts: Iterable[Batch]) -> None:
-        with np.errstate(all="ignore"):
-            for rollout in rollouts:
-                states = self._rollout_states.setdefault(rollout.step, {})
-                for r in self._rollout:
-                    states[r] = states.get(r, r.zero) + r.partial(rollout)
+        for rollout in rollouts:
+            states = self._rollout_states.setdefault(rollout.step, {})
+            for r in self._rollout:
+                states[r] = states.get(r, r.zero) + r.partial(rollout)
 
     def _close_rollouts(self, before: int | None) -> None:
         """Record the steps before ``before``: no generation batch that is still open began at them."""
@@ -266,15 +265,14 @@ class _Fold:
                 self._record(r, step, state)
 
     def _record(self, r: Reduction, step: int, state: Any) -> None:
-        with np.errstate(all="ignore"):
-            for item in self._by_reduction[r]:
-                part = state if item.part is None else state[item.part]
-                if not item.change:
-                    self._points[item.name].append((step, item.final(part), part.count))
-                    continue
-                if item.name in self._before:
-                    self._points[item.name].append((step, item.final(self._before[item.name], part), part.count))
-                self._before[item.name] = part
+        for item in self._by_reduction[r]:
+            part = state if item.part is None else state[item.part]
+            if not item.change:
+                self._points[item.name].append((step, item.final(part), part.count))
+                continue
+            if item.name in self._before:
+                self._points[item.name].append((step, item.final(self._before[item.name], part), part.count))
+            self._before[item.name] = part
 
     def series(self, item: Metric) -> Series:
         """The finished series of one metric."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
@@ -89,6 +90,9 @@ class Sum:
         """Sum ``values`` (float64 ``[n]``); ``count`` is the number of items behind them, by default n."""
         values = np.asarray(values, dtype=np.float64)
         size = values.size if count is None else int(count)
+        if values.size <= _SHORT:
+            with suppress(ValueError, OverflowError):  # NaN or infinity: counted below
+                return cls(_short_total(values.tolist()), size)
         finite = np.isfinite(values)
         if finite.all():
             return cls(exact_total(values), size)
