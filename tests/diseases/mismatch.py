@@ -109,6 +109,15 @@ def nucleus_sampling_renormalised(seed: int) -> Settings:
     return Settings(seed=seed, top_p=0.9)
 
 
+@injected("truncated-sampling-mismatch", _PAIR, needs=_ALIGNED)
+def rollout_logprob_renormalised(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """Imposed on any run: each rollout logprob is higher by minus the logarithm of a kept mass between .8 and .95."""
+    mask, rollout = run.arrays["response_mask"], run.arrays["rollout_logprob"].astype(np.float64)
+    kept = random.uniform(0.8, 0.95, len(rollout))
+    likely = run.with_config(top_p=0.8)
+    return with_values(likely, rollout_logprob=np.where(mask, np.minimum(rollout - np.log(kept), 0.0), rollout))
+
+
 @simulated("truncated-sampling-mismatch", _PAIR)
 def nucleus_sampling_mild(seed: int) -> Settings:
     """The same with top_p .97."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.diseases.catalogue import injected, simulated
-from tests.simulation.inject import onset, scaled
+from tests.simulation.inject import onset, scaled, with_values
 from tests.simulation.run import SimulatedRun
 from tests.simulation.settings import Settings
 
@@ -35,6 +35,14 @@ def length_explosion(seed: int) -> Settings:
 def aborted_responses(seed: int) -> Settings:
     """The engine cuts off half of the responses. A warning about how they end is allowed."""
     return Settings(seed=seed, aborted=0.8)
+
+
+@injected("aborted-responses", "mask-misses-eos", "length-truncation", needs=("finish_reason", "uid"))
+def aborted_half_way(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """Imposed on any run: from the middle on the engine reports half of the responses as aborted."""
+    _, sampled = np.unique(run.arrays["uid"], return_inverse=True)
+    aborted = (random.random(sampled.max() + 1) < 0.5)[sampled] & (run.arrays["step"] >= onset(run, 0.5))
+    return with_values(run, finish_reason=np.where(aborted, "abort", run.arrays["finish_reason"]).astype(np.object_))
 
 
 @injected("update-cut-short", into="two_epochs", anywhere=False)

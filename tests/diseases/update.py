@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.diseases.catalogue import injected, simulated
-from tests.simulation.inject import onset, passes, shifted, with_values
+from tests.simulation.inject import onset, passes, shifted, with_reward, with_values
 from tests.simulation.run import SimulatedRun
 from tests.simulation.settings import Settings
 
@@ -136,3 +136,13 @@ def entropy_collapse_imposed(run: SimulatedRun, random: Random) -> SimulatedRun:
 def entropy_explosion(seed: int) -> Settings:
     """From an entropy of .7 the logits shrink by 9% a step, towards uniform. The reward falls to chance, KL grows."""
     return Settings(seed=seed, sharpness=8.0, step_size=60.0, sharpening=-0.09, difficulty=0.06)
+
+
+@injected("entropy-explosion", *_COLLAPSE, "reward-drift", "reward-variance-shift", "near-zero-variance-groups",
+          needs=("entropy", "reward", "group", "uid"))  # fmt: skip
+def entropy_back_to_that_of_the_start(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """Imposed on any run: an entropy of a sixth rises to what the run has in the last half, while the reward falls away."""
+    steps = np.unique(run.arrays["step"])
+    progress = np.clip(np.searchsorted(steps, run.arrays["step"]) / len(steps) - 0.5, 0.0, 0.4) / 0.4
+    entropy = run.arrays["entropy"] * np.exp(np.log(6.0) * (progress[run.rows] - 1.0))
+    return with_reward(with_values(run, entropy=entropy), run.arrays["reward"] * (1.0 - 0.8 * progress))
