@@ -10,7 +10,18 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import PROGRESS, TRUNCATION, Progress, evidence, first_of, lacking, progress, span, times, too_short
+from rl_doctor.rules.reading import (
+    PROGRESS,
+    TRUNCATION,
+    Progress,
+    change_evidence,
+    first_of,
+    lacking,
+    progress,
+    span,
+    times,
+    too_short,
+)
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -81,16 +92,7 @@ def entropy_collapse(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         f"{math.exp(moved.late.center):.3g}) "
         f"from step {series.steps[begin]} on; {reward.words()}",
         severity,
-        (
-            evidence(
-                series,
-                begin,
-                -1,
-                value=math.exp(moved.late.center),
-                baseline=math.exp(moved.early.center),
-                limit=limits["left"] * math.exp(moved.early.center),
-            ),
-        ),
+        (change_evidence(series, begin, moved, limits["left"]),),
         cause=cause,
         ruled_out=("low entropy from the start: the limit is relative to the run's own early window",),
         unchecked=() if reward.series is not None else ("whether the run learned meanwhile: reward",),
@@ -165,16 +167,7 @@ def entropy_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         + ("; more responses are truncated" if more_cut else "")
         + ("; that is more than half the entropy of a uniform choice from the vocabulary" if near_uniform else ""),
         severity,
-        (
-            evidence(
-                series,
-                begin,
-                -1,
-                value=math.exp(moved.late.center),
-                baseline=math.exp(moved.early.center),
-                limit=limits["growth"] * math.exp(moved.early.center),
-            ),
-        ),
+        (change_evidence(series, begin, moved, limits["growth"]),),
         cause=None
         if severity != "info"
         else "A raised upper clip bound or an entropy bonus; harmless as long as the reward holds.",

@@ -10,7 +10,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import PROGRESS, TRUNCATION, evidence, first_of, lacking, progress, times, too_short
+from rl_doctor.rules.reading import PROGRESS, TRUNCATION, change_evidence, evidence, first_of, lacking, progress, times, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -154,16 +154,7 @@ def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         f"{math.exp(moved.late.center):.0f} tokens, since "
         f"step {series.steps[begin]}; {reward.words()}",
         severity,
-        (
-            evidence(
-                series,
-                begin,
-                -1,
-                value=math.exp(moved.late.center),
-                baseline=math.exp(moved.early.center),
-                limit=limits["growth"] * math.exp(moved.early.center),
-            ),
-        ),
+        (change_evidence(series, begin, moved, limits["growth"]),),
         ruled_out=("growth that pays: the reward does not rise with it",) if reward.series is not None else (),
         unchecked=() if reward.series is not None else ("whether the growth pays: reward",),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -82,6 +83,12 @@ def evidence(
         int(series.counts[part].sum()),
         where,
     )
+
+
+def change_evidence(series: Series, begin: int, moved: trend.Change, limit: float) -> Evidence:
+    """Evidence from ``begin`` on for a change measured on the logarithm of ``series``; ``limit`` is a share of its start."""
+    start = math.exp(moved.early.center)
+    return evidence(series, begin, value=math.exp(moved.late.center), baseline=start, limit=limit * start)
 
 
 def span(series: Series, first: int, last: int = -1) -> str:
