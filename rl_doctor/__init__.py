@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rl_doctor.api import check
+    from rl_doctor.api import check, open_run
     from rl_doctor.collectors.attach import attach
     from rl_doctor.collectors.recorder import Recorder
     from rl_doctor.report.model import Report
-    from rl_doctor.store.run import Run, open_run
+    from rl_doctor.store.run import Run
 
 __all__ = ["Recorder", "Report", "Run", "__version__", "attach", "check", "open_run"]
 
@@ -21,7 +21,7 @@ _HOMES = {
     "Run": "rl_doctor.store.run",
     "attach": "rl_doctor.collectors.attach",
     "check": "rl_doctor.api",
-    "open_run": "rl_doctor.store.run",
+    "open_run": "rl_doctor.api",
 }
 
 

@@ -1,17 +1,16 @@
-"""The three calls that a program needs: open a run, check it, record one."""
+"""The calls that a program needs: open a run, check it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rl_doctor import __version__
 from rl_doctor.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rl_doctor.errors import DoctorError
     from rl_doctor.report.model import Report, RunSummary
     from rl_doctor.rules.registry import Rule
@@ -25,6 +24,28 @@ Progress = Callable[[int, int], None]
 
 _SCHEDULED: Final = frozenset({"learning_rate", "grad_norm"})
 """Numbers of the optimizer, which say nothing about what was trained on."""
+
+
+def open_run(path: str | Path, *more: str | Path) -> Run:
+    """Open a run: a run folder, a Parquet file, or the log of a trainer or tracker. The form is recognised by content.
+
+    Args:
+        path: file or folder.
+        more: further logs of the same run, which are joined by step.
+
+    Returns:
+        The run. Of a log it has no rows, only what was logged.
+
+    Raises:
+        InputError: a path is missing, empty, damaged, or of no known form.
+        NothingToJudgeError: there is no row, no known column, or nothing but NaN.
+    """
+    from rl_doctor.collectors.importers.opening import open_log
+    from rl_doctor.store import run as store
+
+    if not more and store.is_stored(Path(path)):
+        return store.open_run(path)
+    return open_log([Path(path), *map(Path, more)])
 
 
 def check(

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from rl_doctor.analyzer.derive import FIRST_STEP
-from rl_doctor.analyzer.logged import logged_batches, logged_columns, logged_components, logged_series
+from rl_doctor.analyzer.logged import LOGGED_FAMILIES, Logged
 from rl_doctor.analyzer.registry import (
     PER_SEQUENCE_PREFIX,
     Metric,
@@ -27,7 +27,6 @@ from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
 
 CONFIG_PREFIX: Final = "config."
-COMPONENTS: Final = "reward.component."
 _ADDED: Final[Mapping[str, str]] = {FIRST_STEP: "rollout_step", PASSES: "uid"}
 """Columns that the engine adds to batches, each with the stored column that it follows from."""
 
@@ -116,21 +115,20 @@ def analyze(source: Source, names: Sequence[str] | None = None, extra: Iterable[
     known = metrics_for(source.columns)
     missing: dict[str, tuple[str, ...]] = {}
     wanted: list[Metric] = []
-    log: MetricLog | None = None
+    log: Logged | None = None
     logged: dict[str, Series] = {}
-    if (names is None or COMPONENTS in names) and not any(name.startswith(COMPONENTS) for name in known):
-        log = source.metrics()
-        logged |= {name: found for name in logged_components(log) if (found := logged_series(log, name, "reward")) is not None}
+    for prefix, unit in LOGGED_FAMILIES.items():
+        if (names is None or prefix in names) and not any(name.startswith(prefix) for name in known):
+            log = Logged(source.metrics(), source.info) if log is None else log
+            logged |= {name: found for name in log.family(prefix) if (found := log.series(name, unit)) is not None}
     for name in _expand(known, names):
         lacks = lacking(known[name].needs, source.columns, source.info.config) if name in known else _family_columns(name)
         if not lacks:
             wanted.append(known[name])
             continue
-        log = source.metrics() if log is None else log
-        unit = known[name].unit if name in known else "1"
-        if name in known and known[name].reduction.level == "logged" and not _unlogged(known[name], log, source):
-            wanted.append(known[name])
-        elif (found := logged_series(log, name, unit)) is not None:
+        log = Logged(source.metrics(), source.info) if log is None else log
+        found = log.series(name, known[name].unit if name in known else "1")
+        if found is not None:
             logged[name] = found
         else:
             missing[name] = lacks
@@ -142,8 +140,6 @@ def analyze(source: Source, names: Sequence[str] | None = None, extra: Iterable[
             for batch in source.batches(fold.columns):
                 fold.add(batch)
         fold.finish()
-        if log is not None:
-            fold.add_log(log, source)
     return Analysis({**{item.name: fold.series(item) for item in wanted}, **logged}, missing, fold.reopened)
 
 
@@ -165,11 +161,6 @@ def _family_columns(name: str) -> tuple[str, ...]:
     return tuple(f"{item.columns}<name>" for item in families() if name.startswith(item.prefix))
 
 
-def _unlogged(item: Metric, log: MetricLog, source: Source) -> tuple[str, ...]:
-    """What a logged metric lacks when the log stands in for its columns."""
-    return lacking(item.needs, logged_columns(log), source.info.config)
-
-
 class _Fold:
     """States of the steps being read, and the finished values of the steps before."""
 
@@ -178,11 +169,9 @@ class _Fold:
         for item in wanted:
             self._by_reduction.setdefault(item.reduction, []).append(item)
         self._info = source.info
-        stored = [r for r in self._by_reduction if not lacking(r.needs, source.columns, source.info.config)]
-        self._token = [r for r in stored if r.level != "rollout"]
-        self._rollout = [r for r in stored if r.level == "rollout"]
-        self._logged = [r for r in self._by_reduction if r not in stored]
-        self.rows = bool(stored)
+        self._token = [r for r in self._by_reduction if r.level != "rollout"]
+        self._rollout = [r for r in self._by_reduction if r.level == "rollout"]
+        self.rows = bool(wanted)
         self._points: dict[str, list[tuple[int, float, int]]] = {item.name: [] for item in wanted}
         self._step: int | None = None
         self._states: dict[Reduction, State] = {}
@@ -198,7 +187,7 @@ class _Fold:
             if not lacking(sequence_values()[name].needs, source.columns, source.info.config)
         ]
         self._rollouts = Rollouts(source.info, names - values, computed)
-        base = requirements({name for r in stored for name in (*r.needs, *r.optional)})[0]
+        base = requirements({name for r in self._by_reduction for name in (*r.needs, *r.optional)})[0]
         base |= requirements(name for value in computed for name in (*value.needs, *value.optional))[0]
         base |= {"is_padding"} | (KEYS if self._rollout else set())
         if any(name in COLUMNS and COLUMNS[name].level == "token" for name in base):
@@ -223,13 +212,6 @@ class _Fold:
             self._states[r] = self._states.get(r, r.zero) + r.partial(batch)
         if self._rollout:
             self._rollouts.add(batch)
-
-    def add_log(self, log: MetricLog, source: Source) -> None:
-        """Fold the reductions that only the trainer's log can serve."""
-        for r in self._logged:
-            columns = [name for name in r.needs if not name.startswith(CONFIG_PREFIX)]
-            for batch in logged_batches(log, columns, source.info):
-                self._record(r, batch.step, r.partial(batch))
 
     def finish(self) -> None:
         """Close what is still open."""

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.series import Series
-from rl_doctor.schema import RunInfo
-from rl_doctor.store.batch import Batch
+from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.metric_log import MetricLog
 
-LOGGED: Final = "logged"
-"""Column that marks a batch as made from a log: there NaN is a value, not a null."""
-
-COLUMN_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "grad_norm": (
-            "optim.grad_norm", "grad_norm", "actor_grad_norm", "policy_grad_norm", "actor_train_grad_norm", "optim_grad_norm",
-            "update_grad_norm", "ppo_actor_update_grad_norm", "grpo_actor_update_grad_norm", "policy_raw_grad_norm",
-            "gradient_norm",
-        ),
-        "learning_rate": (
-            "optim.learning_rate", "learning_rate", "actor_lr", "lr", "policy_policy_lr", "policy_lr", "optim_lr",
-            "actor_train_lr", "lr-pg_0", "update_lr", "ppo_actor_update_lr", "grpo_actor_update_lr",
-        ),
-    }
-)  # fmt: skip
-"""For each sequence column that a log can stand in for: the names it is logged under (``plain``); the first is taken."""
+LOGGED_FAMILIES: Final[Mapping[str, str]] = MappingProxyType({"reward.component.": "reward"})
+"""Metrics that depend on what the trainer calls things: what their names start with -> unit."""
 
 VALIDATION: Final[Mapping[str, re.Pattern[str]]] = MappingProxyType(
     {
@@ -70,12 +54,39 @@ METRIC_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "length.truncated_frac": ("completions_clipped_ratio",),
         "length.aborted_frac": ("response_aborted_ratio",),
         "turns.mean": ("num_turns_mean",),
+        "optim.grad_norm": (
+            "grad_norm",
+            "actor_grad_norm",
+            "policy_grad_norm",
+            "actor_train_grad_norm",
+            "optim_grad_norm",
+            "update_grad_norm",
+            "ppo_actor_update_grad_norm",
+            "grpo_actor_update_grad_norm",
+            "policy_raw_grad_norm",
+            "gradient_norm",
+        ),
+        "optim.learning_rate": (
+            "learning_rate",
+            "actor_lr",
+            "lr",
+            "policy_policy_lr",
+            "policy_lr",
+            "optim_lr",
+            "actor_train_lr",
+            "lr-pg_0",
+            "update_lr",
+            "ppo_actor_update_lr",
+            "grpo_actor_update_lr",
+        ),
     }
 )
-"""Metrics that trainers log with the meaning that they have here, by ``plain`` name."""
+"""Metrics that trainers log with the meaning that they have here, by ``plain`` name."""  # fmt: skip
 
 _NEVER_ZERO: Final = frozenset({"policy.entropy", "policy.kl_old_k1", "ref.kl"})
 """A metric that is 0 in every row of a log was not measured."""
+CLIP_EPS: Final = 1e-6
+"""What ``torch.nn.utils.clip_grad_norm_`` adds to the norm."""
 _COMPONENT: Final = re.compile(r"rewards/(.+)/(mean|std)")
 
 
@@ -84,66 +95,69 @@ def plain(name: str) -> str:
     return name.removeprefix("train/").replace("/", "_")
 
 
-def logged_columns(log: MetricLog) -> Mapping[str, tuple[str, ...]]:
-    """Which columns the log can stand in for: column -> the native names whose mean is taken."""
-    present = _present(log)
-    found = {column: (native,) for column, names in COLUMN_NAMES.items() if (native := _first(names, present)) is not None}
-    names = sorted(set(log.names.tolist()))
-    scores = {column: tuple(name for name in names if pattern.fullmatch(name)) for column, pattern in VALIDATION.items()}
-    return found | {column: matching for column, matching in scores.items() if matching}
+class Logged:
+    """A run's log, read under canonical names.
 
-
-def logged_batches(log: MetricLog, columns: Collection[str], info: RunInfo) -> Iterator[Batch]:
-    """One batch per logged step, with one row without tokens that holds ``columns`` (NaN where not logged)."""
-    native = logged_columns(log)
-    values: dict[int, dict[str, dict[str, float]]] = {}
-    for column in columns:
-        for name in native[column]:
-            for split in ("train", "eval"):
-                steps, logged = log.series(name, split)
-                for step, value in zip(steps.tolist(), logged.tolist(), strict=True):
-                    values.setdefault(step, {}).setdefault(column, {})[name] = value
-    for step in sorted(values):
-        row: dict[str, NDArray[Any]] = {}
-        for column in columns:
-            scores = list(values[step].get(column, {"": np.nan}).values())
-            row[column] = np.array([sum(scores) / len(scores)])
-        row[LOGGED] = np.ones(1, np.bool_)
-        yield Batch(step, row, np.zeros(2, np.int64), info)
-
-
-def logged_series(log: MetricLog, name: str, unit: str) -> Series | None:
-    """The series of a canonical metric that the log holds, each value counted once; None if it holds none.
-
-    It is looked for under the canonical name, then under the native ones.
+    Args:
+        log: what the trainer logged.
+        info: the run's description.
     """
-    native = _first((name, *METRIC_NAMES.get(name, ())), _present(log) | _components(log))
-    if native is None:
-        return None
-    steps, values = log.series(native)
-    latest = dict(zip(steps.tolist(), values.tolist(), strict=True))
-    ordered = sorted(latest)
-    found = np.array([latest[step] for step in ordered], np.float64)
-    if native != name and name in _NEVER_ZERO and not found.any():
-        return None
-    return Series(name, unit, np.array(ordered, np.int64), found, np.ones(len(ordered), np.int64))
+
+    def __init__(self, log: MetricLog, info: RunInfo) -> None:
+        self._log = log
+        self._info = info
+        self._present = {plain(name): name for name in sorted(log.names(), key=lambda name: (plain(name) == name, name))}
+        matches = {name: _COMPONENT.fullmatch(name.removeprefix("train/")) for name in self._present.values()}
+        self._components = {f"reward.component.{match[1]}.{match[2]}": name for name, match in matches.items() if match}
+
+    def series(self, name: str, unit: str) -> Series | None:
+        """The series of a canonical metric that the log holds, each value counted once; None if it holds none.
+
+        It is looked for under the canonical name, then under the native ones.
+        """
+        if name in VALIDATION:
+            return self._validation(name, unit)
+        if name in _DERIVED:
+            source, formula = _DERIVED[name]
+            found = self.series(source, unit)
+            values = None if found is None else formula(found.values, self._info.config)
+            return None if found is None or values is None else Series(name, unit, found.steps, values, found.counts)
+        native = _first((name, *METRIC_NAMES.get(name, ())), self._present | self._components)
+        if native is None:
+            return None
+        steps, values = self._log.series(native)
+        if native != name and name in _NEVER_ZERO and not values.any():
+            return None
+        return Series(name, unit, steps, values, np.ones(len(steps), np.int64))
+
+    def family(self, prefix: str) -> tuple[str, ...]:
+        """Names of the metrics of a family that the log holds."""
+        return tuple(sorted(name for name in self._components if name.startswith(prefix)))
+
+    def _validation(self, name: str, unit: str) -> Series | None:
+        pattern = VALIDATION[name]
+        points = [found for (native, _), found in self._log.points.items() if pattern.fullmatch(native)]
+        if not points:
+            return None
+        steps, at = np.unique(np.concatenate([steps for steps, _ in points]), return_inverse=True)
+        totals = np.bincount(at, np.concatenate([values for _, values in points]))
+        return Series(name, unit, steps, totals / np.bincount(at), np.ones(len(steps), np.int64))
 
 
-def logged_components(log: MetricLog) -> tuple[str, ...]:
-    """Names of the reward component metrics that the log holds."""
-    return tuple(sorted(_components(log)))
+def _clip_coef(grad_norm: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64] | None:
+    limit = config.max_grad_norm
+    return None if limit is None else np.minimum(1.0, limit / (grad_norm + CLIP_EPS))
 
 
-def _present(log: MetricLog) -> dict[str, str]:
-    """Plain name -> native name of what was logged in training; a name that is plain already wins."""
-    names = sorted(set(log.names[log.splits == "train"].tolist()), key=lambda name: (plain(name) == name, name))
-    return {plain(name): name for name in names}
-
-
-def _components(log: MetricLog) -> dict[str, str]:
-    """Reward component metric -> native name, where the trainer logs ``rewards/<component>/mean`` and ``.../std``."""
-    found = {name: _COMPONENT.fullmatch(name.removeprefix("train/")) for name in _present(log).values()}
-    return {f"reward.component.{match[1]}.{match[2]}": name for name, match in found.items() if match}
+_DERIVED: Final[Mapping[str, tuple[str, Callable[[NDArray[np.float64], RunConfig], NDArray[np.float64] | None]]]] = (
+    MappingProxyType(
+        {
+            "optim.grad_norm_max": ("optim.grad_norm", lambda grad_norm, _: grad_norm),
+            "optim.clip_coef": ("optim.grad_norm", _clip_coef),
+        }
+    )
+)
+"""Metrics that follow from another one: its name, and the formula."""
 
 
 def _first(names: Collection[str], present: Mapping[str, str]) -> str | None:

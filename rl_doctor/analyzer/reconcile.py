@@ -111,7 +111,7 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog) -> Plan:
         columns: canonical columns that the run has.
         log: what the trainer logged.
     """
-    names = set(log.names[log.splits == "train"].tolist())
+    names = set(log.names())
     dialect = find_dialect(info)
     known = tuple(item for item in dialect.logged(info, columns, names) if item.name in names) if dialect else ()
     lacks = {item.name: lacking(item.reduction.needs, columns, info.config) for item in known}
@@ -264,9 +264,8 @@ def _plain_explanations(values: Floats, slack: Floats, factors: Sequence[Factor]
 
 def _starts(ends: Steps, chosen: Plan) -> Steps:
     """The step after which each window began: the row before, of any key of the dialect; 0 at the start of training."""
-    names = {item.name for item in chosen.logged}
-    rows = np.array([name in names for name in chosen.log.names], np.bool_) & (chosen.log.splits == "train")
-    boundaries = np.concatenate([[0], np.unique(chosen.log.steps[rows])])
+    rows = [chosen.log.series(item.name)[0] for item in chosen.logged]
+    boundaries = np.concatenate([[0], np.unique(np.concatenate(rows))])
     starts: Steps = boundaries[np.searchsorted(boundaries, ends, side="left") - 1]
     return starts
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.states import State
+from rl_doctor.analyzer.states import State, Sum, mean
 from rl_doctor.store.batch import Batch
 
 Level = Literal["token", "rollout", "logged"]
@@ -128,6 +128,16 @@ def metric(  # noqa: PLR0913 - a declaration: every field of a metric has a name
     made = Metric(name, unit, of, final, source, doc, version, part, change)
     _METRICS[name] = made
     return made
+
+
+def logged_metric(name: str, *, unit: str, source: str, doc: str) -> Metric:
+    """Register a metric that only the trainer's log has, and return it; it lacks itself where it was not logged."""
+
+    @reduction(zero=Sum(), needs=(name,), level="logged")
+    def total(batch: Batch) -> Sum:
+        return Sum.of(batch.columns[name])
+
+    return metric(name, total, mean, unit=unit, source=source, doc=doc)
 
 
 def family(

@@ -37,7 +37,9 @@ class Format(StrEnum):
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders or Parquet files.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Run folders, Parquet files, or logs of trainers and trackers.")
+    ],
     select: Annotated[
         list[str] | None, typer.Option(metavar="RULE", help="Run only these: codes, prefixes such as RLD1, names.")
     ] = None,
@@ -48,6 +50,7 @@ def command(
     output: Annotated[
         list[str] | None, typer.Option(metavar="FORMAT=PATH", help="Also write the report to a file; may be repeated.")
     ] = None,
+    join: Annotated[bool, typer.Option("--join", help="The RUNs are logs of one run: join them by step.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Judge runs and say what is wrong with them.
 
@@ -60,7 +63,8 @@ def command(
 
     files = [_output(item, runs) for item in output or ()]
     rules, required = choose_rules(select or (), ignore or (), require or ())
-    reports = [judge(path, rules, required) for path in runs]
+    one_each = [(runs[0], runs[1:])] if join else [(path, []) for path in runs]
+    reports = [judge(path, rules, required, more) for path, more in one_each]
     emit(render(reports, output_format, fail_on.value, to_terminal=True))
     for report in reports:
         if report.failure is not None:
@@ -72,14 +76,16 @@ def command(
     raise typer.Exit(exit_code(reports, fail_on.value))
 
 
-def judge(path: Path, rules: Sequence[Rule], required: tuple[str, ...] = ()) -> Report:
-    """The report of one run; one that cannot be read or judged gives a report with a failure, so that the others are judged."""
-    from rl_doctor.api import check, failed
+def judge(path: Path, rules: Sequence[Rule], required: tuple[str, ...] = (), more: Sequence[Path] = ()) -> Report:
+    """The report of one run; one that cannot be read or judged gives a report with a failure, so that the others are judged.
+
+    ``more`` are further logs of the same run.
+    """
+    from rl_doctor.api import check, failed, open_run
     from rl_doctor.cli.progress import Progress
-    from rl_doctor.store.run import open_run
 
     try:
-        run = open_run(path)
+        run = open_run(path, *more)
         with Progress(str(path)) as progress:
             return check(run, rules, required=required, progress=progress)
     except UsageError:

@@ -29,7 +29,7 @@ class Format(StrEnum):
 
 
 def command(
-    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder or Parquet file.")] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder, Parquet file, or log.")] = None,
     select: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Metrics, or topics such as policy.")] = None,
     output_format: Annotated[
         Format | None, typer.Option(help="What to print; by default what the suffix of --output says, else text.")
@@ -39,8 +39,8 @@ def command(
 ) -> None:
     """Print the recomputed metrics of a run, per step."""
     from rl_doctor.analyzer.registry import metrics, metrics_for
+    from rl_doctor.api import open_run
     from rl_doctor.cli.selecting import choose_metrics
-    from rl_doctor.store.run import open_run
 
     if run is None and not list_all:
         raise UsageError("metrics: name a RUN, or write --list to see what there is")
@@ -56,7 +56,7 @@ def command(
     form = _form(output_format, output)
     if form is Format.parquet and output is None and is_terminal(sys.stdout):
         raise UsageError("metrics: Parquet is no text; add --output PATH or redirect standard output")
-    content = _formatted(_analysis(opened, names), form, width(sys.stdout) if output is None else PIPE_WIDTH)
+    content = _formatted(_analysis(opened, names if select else None), form, width(sys.stdout) if output is None else PIPE_WIDTH)
     if output is not None:
         write_file(output, content)
     else:
@@ -74,7 +74,7 @@ def _form(asked: Format | None, output: Path | None) -> Format:
     return asked or named or Format.text
 
 
-def _analysis(run: Run, names: list[str]) -> Analysis:
+def _analysis(run: Run, names: list[str] | None) -> Analysis:
     from rl_doctor.analyzer.engine import analyze
 
     analysis = analyze(run, names)

@@ -21,9 +21,9 @@ def command(
 
     It has one row per sequence and update pass.
     """
+    from rl_doctor.api import open_run
     from rl_doctor.report.wording import count, printable
     from rl_doctor.store.pack import pack
-    from rl_doctor.store.run import open_run
 
     opened = open_run(run)
     try:

@@ -17,7 +17,8 @@ from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.index import count, falls
 from rl_doctor.store.info import parse_info, parse_json
 from rl_doctor.store.layout import PartName
-from rl_doctor.store.metrics_json import metric_log
+from rl_doctor.store.members import imported
+from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.part import Part, PartFragment, open_metrics, open_part, read_metrics
 from rl_doctor.store.plan import Segment, rows_in_order, windows_of
@@ -64,18 +65,21 @@ def open_folder(path: Path) -> Run:
         return (rows for _, rows in rows_in_order(fragments, windows_of(segments), [name]))
 
     require_values(columns, presence.numeric.__contains__, read, str(path), null)
-    return Run(
-        path,
-        info,
-        columns,
-        fragments,
-        segments,
-        lambda: replace(
-            _facts(path, info, listing, parts, (fragments, segments, columns), skipped, [*notes, *overlap]),
+
+    def logged() -> MetricLog:
+        return MetricLog.of(record for part in metric_parts for record in read_metrics(part))
+
+    def facts() -> StoreFacts:
+        found = _facts(path, info, listing, parts, (fragments, segments, columns), skipped, [*notes, *overlap])
+        steps = [] if segments else logged().steps().tolist()
+        return replace(
+            found,
+            first_step=steps[0] if steps else found.first_step,
+            last_step=steps[-1] if steps else found.last_step,
             empty_columns=empty_floats(columns, presence.numeric.__contains__, read, null),
-        ),
-        lambda: metric_log(record for part in metric_parts for record in read_metrics(part)),
-    )
+        )
+
+    return Run(path, info, columns, fragments, segments, facts, logged)
 
 
 def _list(path: Path) -> _Listing:
@@ -164,7 +168,7 @@ def _facts(
         tokens=counts.tokens,
         skipped_parts=tuple(dict.fromkeys(skipped)),
         unknown_columns=tuple(sorted({*(info.unknown_columns or ()), *(name for part in parts for name in part.unknown)})),
-        notes=(*notes, *told),
+        notes=(*notes, *imported(info), *told),
         dropped_steps=dropped,
         incomplete_steps=_incomplete(info, listing, parts),
         unsorted_steps=_falls(parts),

@@ -12,8 +12,7 @@ from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.schema import REWARD_COMPONENT_PREFIX
 from rl_doctor.store.aliases import PANDAS_INDEX
 from rl_doctor.store.decode import decode
-from rl_doctor.store.metric_log import MetricLog
-from rl_doctor.store.metrics_json import Record, metric_log
+from rl_doctor.store.metric_log import MetricLog, Record
 from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.presence import floats
 
@@ -74,8 +73,8 @@ def read_history(source: ParquetInput, step: str) -> MetricLog:
             yield from _long(table, steps) if long_form else _wide(table, steps, columns)
             first_row += table.num_rows
 
-    log = metric_log(records())
-    if not len(log) or np.isnan(log.values).all():
+    log = MetricLog.of(records())
+    if all(np.isnan(values).all() for _, values in log.points.values()):
         raise NothingToJudgeError(f"{source.path}: a history of scalars without a value that is not NaN")
     return log
 
@@ -90,7 +89,7 @@ def empty_scalars(source: ParquetInput, found: Mapping[str, str], log: MetricLog
     """
     if set(source.schema.names) >= _LONG:
         return ()
-    filled = set(log.names[~np.isnan(log.values)].tolist())
+    filled = {name for (name, _), (_, values) in log.points.items() if not np.isnan(values).all()}
     return tuple(floats(name for name, own in found.items() if own not in filled))
 
 

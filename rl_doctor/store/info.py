@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rl_doctor.errors import InputError, suggestion
 from rl_doctor.schema import SCHEMA_VERSION, RunConfig, RunInfo
+from rl_doctor.store.members import IMPORTED_MEMBER
 
 _CONFIG_FIELDS: Final = tuple(field.name for field in fields(RunConfig))
 _INFO_FIELDS: Final = tuple(field.name for field in fields(RunInfo) if field.name not in ("config", "extra"))
@@ -102,7 +103,10 @@ def doubts(info: RunInfo) -> tuple[str, ...]:
     """What the description says in vain: members that nothing reads, and words that are nearly known ones. One sentence each."""
     members = [*_INFO_FIELDS, "config", *(f"config.{name}" for name in _CONFIG_FIELDS)]
     told, foreign = [], []
-    for name in (*(info.extra or ()), *(f"config.{name}" for name in info.unknown_config or ())):
+    for name in (
+        *(name for name in info.extra or () if name != IMPORTED_MEMBER),
+        *(f"config.{name}" for name in info.unknown_config or ()),
+    ):
         short = name.removeprefix("config.")
         elsewhere = next((known for known in (short, f"config.{short}") if known in members), None)
         hint = f"; did you mean {elsewhere}?" if elsewhere else suggestion(name, members, close=_NEAR)

@@ -1,16 +1,25 @@
-"""Members of a run file's metadata beside those of ``run.json`` and ``metrics``."""
+"""Members of ``run.json`` and of a run file's metadata beside the fields of ``RunInfo`` and ``metrics``."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from rl_doctor.errors import InputError
+from rl_doctor.schema import RunInfo
 from rl_doctor.store.facts import StoreFacts
 
 METRICS_FILE_MEMBER: Final = "metrics_file"
 """Names the file beside the run file that has the logged metrics."""
+IMPORTED_MEMBER: Final = "imported"
+"""What an importer told: the format it read, what it dropped, joined or guessed."""
 FACTS_MEMBER: Final = "store"
 """What the folder told beside its rows: steps dropped or incomplete, parts left out, columns without a value, notes."""
+
+
+def imported(info: RunInfo) -> tuple[str, ...]:
+    """What the importer told of a run that was imported."""
+    told = (info.extra or {}).get(IMPORTED_MEMBER)
+    return tuple(str(note) for note in told) if isinstance(told, list) else ()
 
 
 def facts_to_json(facts: StoreFacts) -> dict[str, Any]:

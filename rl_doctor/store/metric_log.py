@@ -1,38 +1,89 @@
-"""What the trainer itself logged: long-form (step, name, value)."""
+"""What the trainer itself logged: one series per native name and split."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+Record = tuple[int, str, float, str]
+"""Step, name, value, split."""
+Points = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Steps, strictly increasing, and the value at each."""
 
-def _empty(dtype: type) -> Any:
-    return field(default_factory=lambda: np.empty(0, dtype))
+EVALUATION: Final = ("eval_", "eval/", "val-", "val/", "val_", "validation/", "test/")
+"""What the names of values that were measured on held-out prompts start with."""
+_NOTHING: Final[Points] = (np.empty(0, np.int64), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricLog:
-    """Logged values, in the order of steps; a name logged twice at a step keeps the last.
+    """Logged values under their native names.
 
     Attributes:
-        steps: int64 ``[n]``.
-        names: object ``[n]``, native names.
-        values: float64 ``[n]``.
-        splits: object ``[n]``, "train" or "eval".
+        points: (name, split) -> steps int64 ``[n]``, strictly increasing, and values float64 ``[n]``; the split is "train" or
+            "eval".
     """
 
-    steps: NDArray[np.int64] = _empty(np.int64)
-    names: NDArray[np.object_] = _empty(np.object_)
-    values: NDArray[np.float64] = _empty(np.float64)
-    splits: NDArray[np.object_] = _empty(np.object_)
+    points: Mapping[tuple[str, str], Points] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> MetricLog:
+        """From records in any order; of a name logged twice at a step the last counts."""
+        columns: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
+        for step, name, value, split in records:
+            column = columns.get((name, split))
+            if column is None:
+                column = columns[name, split] = ([], [])
+            column[0].append(step)
+            column[1].append(value)
+        return cls({key: ordered(steps, values) for key, (steps, values) in columns.items()})
 
     def __len__(self) -> int:
-        return len(self.steps)
+        return sum(len(steps) for steps, _ in self.points.values())
 
-    def series(self, name: str, split: str = "train") -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Steps and values of one native name."""
-        chosen = (self.names == name) & (self.splits == split)
-        return self.steps[chosen], self.values[chosen]
+    def names(self, split: str = "train") -> tuple[str, ...]:
+        """Native names that were logged in a split, in alphabetical order."""
+        return tuple(sorted(name for name, own in self.points if own == split))
+
+    def series(self, name: str, split: str = "train") -> Points:
+        """Steps and values of one native name; empty where it was not logged."""
+        return self.points.get((name, split), _NOTHING)
+
+    def steps(self) -> NDArray[np.int64]:
+        """Every step at which something was logged, in increasing order."""
+        return np.unique(np.concatenate([steps for steps, _ in self.points.values()])) if self.points else _NOTHING[0]
+
+    def records(self) -> Iterator[Record]:
+        """Every value, by increasing step."""
+        rows = [
+            (step, name, value, split)
+            for (name, split), (steps, values) in self.points.items()
+            for step, value in zip(steps.tolist(), values.tolist(), strict=True)
+        ]
+        rows.sort(key=lambda row: row[0])
+        yield from rows
+
+
+def ordered(steps: Sequence[int] | NDArray[np.int64], values: Sequence[float] | NDArray[np.float64]) -> Points:
+    """Points by increasing step; of values at the same step the last counts.
+
+    Args:
+        steps: ``[n]``, in the order of logging.
+        values: ``[n]``.
+    """
+    at, numbers = np.asarray(steps, np.int64), np.asarray(values, np.float64)
+    if at.size < 2 or bool((at[1:] > at[:-1]).all()):
+        return at, numbers
+    order = np.argsort(at, kind="stable")
+    at, numbers = at[order], numbers[order]
+    last = np.append(at[1:] != at[:-1], True)
+    return at[last], numbers[last]
+
+
+def split_of(name: str) -> str:
+    """The split that a native name tells: "eval" or "train"."""
+    return "eval" if name.startswith(EVALUATION) else "train"

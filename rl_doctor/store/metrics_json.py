@@ -6,26 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import numpy as np
-
 from rl_doctor.errors import InputError
-from rl_doctor.store.metric_log import MetricLog
+from rl_doctor.store.metric_log import MetricLog, Record
 
 _WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-Record = tuple[int, str, float, str]
-"""Step, name, value, split."""
-
-
-def metric_log(records: Iterable[Record]) -> MetricLog:
-    """Sort records by step; a name logged twice at a step keeps the last."""
-    last = {(step, name, split): value for step, name, value, split in records}
-    ordered = sorted(last.items(), key=lambda item: item[0][0])
-    names = np.empty(len(ordered), np.object_)
-    splits = np.empty(len(ordered), np.object_)
-    names[:] = [name for (_, name, _), _ in ordered]
-    splits[:] = [split for (_, _, split), _ in ordered]
-    steps = np.array([step for (step, _, _), _ in ordered], np.int64)
-    return MetricLog(steps, names, np.array([value for _, value in ordered], np.float64), splits)
 
 
 def metrics_from_json(member: Any, where: str) -> MetricLog:
@@ -39,17 +23,17 @@ def metrics_from_json(member: Any, where: str) -> MetricLog:
         InputError: it has another form.
     """
     if isinstance(member, Mapping):
-        return metric_log(_from_series(member, where))
+        return MetricLog.of(_from_series(member, where))
     if isinstance(member, list):
-        return metric_log(_from_records(member, where))
+        return MetricLog.of(_from_records(member, where))
     raise InputError(f"{where}: metrics must be a list of records or an object of series, not {type(member).__name__}")
 
 
 def metrics_to_json(log: MetricLog) -> list[dict[str, Any]]:
     """The list form; NaN and infinities are strings."""
     return [
-        {"step": int(step), "name": name, "value": _to_json(float(value))} | ({} if split == "train" else {"split": split})
-        for step, name, value, split in zip(log.steps, log.names, log.values, log.splits, strict=True)
+        {"step": step, "name": name, "value": _to_json(value)} | ({} if split == "train" else {"split": split})
+        for step, name, value, split in log.records()
     ]
 
 

@@ -119,11 +119,12 @@ def _write_metrics(path: Path, log: MetricLog) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    steps, names, values, splits = zip(*log.records(), strict=True)
     columns = {
-        "step": pa.array(log.steps),
-        "name": pa.array(log.names, pa.string()),
-        "value": pa.array(log.values),
-        "split": pa.array(log.splits, pa.string()),
+        "step": pa.array(steps, pa.int64()),
+        "name": pa.array(names, pa.string()),
+        "value": pa.array(values, pa.float64()),
+        "split": pa.array(splits, pa.string()),
     }
     settings: dict[str, Any] = {"compression": encode.COMPRESSION, "use_dictionary": ["name", "split"]}
     write_durably(path, lambda target: pq.write_table(pa.table(columns), target, **settings))

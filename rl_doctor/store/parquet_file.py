@@ -6,16 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rl_doctor.errors import InputError
+from rl_doctor.store.run import ENCRYPTED_MAGIC, PARQUET_MAGIC
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-_MAGIC: Final = b"PAR1"
-_ENCRYPTED: Final = b"PARE"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,9 +104,9 @@ def _check_ends(path: Path) -> None:
         head = file.read(4)
         file.seek(max(size - 4, 0))
         tail = file.read(4)
-    if head == _ENCRYPTED:
+    if head == ENCRYPTED_MAGIC:
         raise InputError(f"{path}: an encrypted Parquet file; decrypt it first")
-    if head != _MAGIC:
+    if head != PARQUET_MAGIC:
         raise InputError(f"{path}: not a Parquet file; convert it, e.g. with pandas: read it and call to_parquet")
-    if tail != _MAGIC or size < 12:
+    if tail != PARQUET_MAGIC or size < 12:
         raise InputError(f"{path}: a Parquet file that is cut short (no footer); copy or export it again")

@@ -16,7 +16,7 @@ from rl_doctor.schema import SCHEMA_VERSION
 from rl_doctor.store.decode import decode
 from rl_doctor.store.info import parse_json
 from rl_doctor.store.layout import PART_METADATA_KEY, PartName
-from rl_doctor.store.metrics_json import Record
+from rl_doctor.store.metric_log import Record
 from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.presence import Presence, chunks_of
 from rl_doctor.store.rows import Rows, is_token, missing_values, splits_of

@@ -17,7 +17,7 @@ from rl_doctor.store.index import count
 from rl_doctor.store.info import info_from_json, parse_json
 from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER, facts_from_json
 from rl_doctor.store.metric_log import MetricLog
-from rl_doctor.store.metrics_json import metric_log, metrics_from_json
+from rl_doctor.store.metrics_json import metrics_from_json
 from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.part import open_metrics, read_metrics
 from rl_doctor.store.plan import Opened, rows_in_order, windows_of
@@ -101,8 +101,8 @@ def _run(
 def _history(source: ParquetInput, names: Mapping[str, str], resolution: Resolution, info: RunInfo) -> Run:
     log = read_history(source, names["step"])
     facts = StoreFacts(
-        first_step=int(log.steps[0]),
-        last_step=int(log.steps[-1]),
+        first_step=int(log.steps()[0]),
+        last_step=int(log.steps()[-1]),
         notes=("a history of scalars: read as what the trainer logged", *resolution.notes),
         empty_columns=empty_scalars(source, resolution.found, log),
     )
@@ -137,4 +137,4 @@ def _describe(source: ParquetInput) -> _Description:
     path = source.path.with_name(str(beside))
     if not path.exists():
         raise InputError(f"{where}: the logged metrics are in {beside!r}, which is not beside the run file; copy it there")
-    return _Description(info, metric_log(read_metrics(open_metrics(path))), facts)
+    return _Description(info, MetricLog.of(read_metrics(open_metrics(path))), facts)

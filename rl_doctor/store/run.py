@@ -16,6 +16,8 @@ from rl_doctor.store.plan import Fragment, Segment, batches_of, rows_in_order, w
 
 MAX_TOKENS: Final = 1 << 19
 """Default bound on the tokens of a batch: its columns fit in a few megabytes each."""
+PARQUET_MAGIC: Final = b"PAR1"
+ENCRYPTED_MAGIC: Final = b"PARE"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,3 +89,22 @@ def open_run(path: str | Path) -> Run:
     if path.is_dir():
         return open_folder(path)
     return open_file(ParquetInput.open(path))
+
+
+def is_stored(path: Path) -> bool:
+    """Whether ``open_run`` is for this path: a run folder, or anything that begins as a Parquet file does.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    from rl_doctor.store import layout
+
+    if path.is_dir():
+        return any(
+            entry.name == layout.INFO_NAME or layout.parse_part(entry.name) or layout.parse_writer(entry.name)
+            for entry in path.iterdir()
+        )
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) in {PARQUET_MAGIC, ENCRYPTED_MAGIC}

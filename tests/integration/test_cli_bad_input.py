@@ -255,7 +255,7 @@ def test_one_row_is_judged_where_it_can_be_and_the_rest_is_skipped(tmp_path: Pat
 def test_a_folder_without_parts(tmp_path: Path, check: Check) -> None:
     outcome = check(tmp_path)
     assert outcome.code == 2
-    assert f"{tmp_path}: not a run folder" in outcome.error_line
+    assert f"{tmp_path}: neither a run folder nor a folder of logs" in outcome.error_line
 
 
 def test_a_folder_that_holds_a_description_only(tmp_path: Path, check: Check) -> None:

@@ -106,7 +106,7 @@ def scaled(run: SimulatedRun, name: str, factor: Callable[[Array], Array]) -> Si
     """The run with a scalar of the optimizer multiplied by ``factor(step)``, in its column and in the log."""
     if name in run.arrays:
         run = with_values(run, **{name: run.arrays[name] * factor(run.arrays["step"])})
-    for native in set(run.log.names.tolist()):
+    for native in run.log.names():
         if native.rpartition("/")[2] in _LOGGED_AS[name]:
             run = run.relog(native, lambda steps, values: values * factor(steps))
     return run

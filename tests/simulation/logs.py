@@ -17,11 +17,7 @@ def relogged(run: SimulatedRun) -> SimulatedRun:
     """The run with a log that says what its arrays say, as an honest trainer would have logged it."""
     found = {**_rollout_metrics(run), **_update_metrics(run)}
     steps = np.unique(run.arrays["step"])
-    names = np.repeat(np.array(list(found), object), len(steps))
-    values = np.concatenate(list(found.values()))
-    order = np.argsort(np.tile(np.arange(len(steps)), len(found)), kind="stable")
-    logged = MetricLog(np.tile(steps, len(found))[order], names[order], values[order], np.full(len(values), "train", object))
-    return replace(run, log=logged)
+    return replace(run, log=MetricLog({(name, "train"): (steps, values) for name, values in found.items()}))
 
 
 def _rollout_metrics(run: SimulatedRun) -> dict[str, Floats]:

@@ -111,9 +111,8 @@ class SimulatedRun:
 
     def relog(self, name: str, change: Any) -> SimulatedRun:
         """The run with logged values of one native name replaced by ``change(steps, values)``."""
-        values, chosen = self.log.values.copy(), self.log.names == name
-        values[chosen] = change(self.log.steps[chosen], values[chosen])
-        return replace(self, log=replace(self.log, values=values))
+        steps, values = self.log.series(name)
+        return replace(self, log=MetricLog({**self.log.points, (name, "train"): (steps, change(steps, values.copy()))}))
 
     def write(self, path: Path) -> Path:
         """Write a run file: one row per sequence and pass, token columns as lists, ``run.json`` in the metadata."""
@@ -153,8 +152,5 @@ def document_of(info: RunInfo, log: MetricLog) -> Mapping[str, Any]:
     """The JSON document of a run file."""
     document = {key: value for key, value in asdict(info).items() if value is not None and key != "config"}
     document["config"] = {key: value for key, value in asdict(info.config).items() if value is not None}
-    document["metrics"] = [
-        {"step": int(step), "name": name, "value": float(value)}
-        for step, name, value in zip(log.steps, log.names, log.values, strict=True)
-    ]
+    document["metrics"] = [{"step": step, "name": name, "value": value} for step, name, value, _ in log.records()]
     return document

@@ -61,7 +61,7 @@ def test_every_logged_key_is_recomputed(recorded: Recorded) -> None:
     log = run.metrics()
     plan = reconcile.plan(run.info, run.columns, log)
     found = {item.name: item for item in reconcile.compare(plan, analyze(run, [], plan.metrics).series)}
-    assert set(log.names.tolist()) - set(found) == (set(log.names.tolist()) & NOT_FROM_TOKENS) | UNDERIVABLE.get(name, set())
+    assert set(log.names()) - set(found) == (set(log.names()) & NOT_FROM_TOKENS) | UNDERIVABLE.get(name, set())
     for item in found.values():
         difference = np.abs(item.logged - item.recomputed)
         # RLOO's ratio is that of whole sequences: float32 sums of about 12 log-probabilities of -5.6 are subtracted.

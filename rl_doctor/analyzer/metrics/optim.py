@@ -7,18 +7,16 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, real_rows
-from rl_doctor.analyzer.logged import LOGGED
+from rl_doctor.analyzer.logged import CLIP_EPS
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, mean
 from rl_doctor.store.batch import Batch
 
-_CLIP_EPS: Final = 1e-6
-
 
 def _values(batch: Batch, column: str) -> Floats:
-    """Values of a scalar column; NaN is a null in a row of a run file, but a value in a log."""
+    """Values of a scalar column; NaN is a null in a row of a run file."""
     values: Floats = batch.columns[column]
-    return values if LOGGED in batch.columns else values[real_rows(batch) & ~np.isnan(values)]
+    return values[real_rows(batch) & ~np.isnan(values)]
 
 
 @reduction(zero=Sum(), needs=("grad_norm",), level="logged")
@@ -34,7 +32,7 @@ def _grad_norm_ends(batch: Batch) -> Extremes:
 @reduction(zero=Sum(), needs=("grad_norm", "config.max_grad_norm"), level="logged")
 def _clip_coef(batch: Batch) -> Sum:
     limit = batch.info.config.max_grad_norm or 0.0
-    return Sum.of(np.minimum(1.0, limit / (_values(batch, "grad_norm") + _CLIP_EPS)))
+    return Sum.of(np.minimum(1.0, limit / (_values(batch, "grad_norm") + CLIP_EPS)))
 
 
 @reduction(zero=Sum(), needs=("learning_rate",), level="logged")

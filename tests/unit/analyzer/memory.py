@@ -58,13 +58,8 @@ def value_of(name: str, made: Batch) -> float:
 
 
 def log(values: Mapping[str, Mapping[int, float]]) -> MetricLog:
-    found = [(step, name, value) for name, points in values.items() for step, value in points.items()]
-    return MetricLog(
-        np.array([step for step, _, _ in found], np.int64),
-        np.array([name for _, name, _ in found], object),
-        np.array([value for _, _, value in found], np.float64),
-        np.array(["train"] * len(found), object),
-    )
+    found = [(step, name, value, "train") for name, points in values.items() for step, value in points.items()]
+    return MetricLog.of(found)
 
 
 @dataclass

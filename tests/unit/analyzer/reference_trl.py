@@ -177,9 +177,7 @@ def generation(batch: list[Row]) -> dict[str, float]:
 
 
 def logged(values: dict[int, dict[str, float]]) -> MetricLog:
-    flat = [(step, name, value) for step, row in sorted(values.items()) for name, value in row.items()]
-    steps, names, numbers = zip(*flat, strict=True)
-    return MetricLog(np.array(steps), np.array(names, object), np.array(numbers, float), np.full(len(flat), "train", object))
+    return MetricLog.of((step, name, value, "train") for step, row in values.items() for name, value in row.items())
 
 
 def trl_run(every: int = 3, rows: list[Row] | None = None) -> Memory:

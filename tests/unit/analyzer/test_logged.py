@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rl_doctor.analyzer.engine import analyze
-from rl_doctor.analyzer.logged import COLUMN_NAMES, METRIC_NAMES, plain
+from rl_doctor.analyzer.logged import METRIC_NAMES, plain
 from rl_doctor.analyzer.registry import metrics
 from rl_doctor.schema import RunConfig
+from rl_doctor.store.metric_log import MetricLog
 from tests.unit.analyzer.memory import MemoryRun, log
 
 NATIVE = {
@@ -54,13 +54,13 @@ def test_validation_scores_are_averaged_over_data_sources_at_the_steps_that_have
     series = analyze(run, ["val.mean_at_n"]).series["val.mean_at_n"]
     assert (series.steps.tolist(), series.values.tolist()) == ([5, 10], [0.5, 0.5])
     assert analyze(run, ["val.best_at_n"]).missing == {"val.best_at_n": ("val.best_at_n",)}
-    evaluated = MemoryRun([], logged=replace(log({"eval_reward": {3: 0.5}}), splits=np.array(["eval"], object)))
+    evaluated = MemoryRun([], logged=MetricLog.of([(3, "eval_reward", 0.5, "eval")]))
     assert analyze(evaluated, ["val.mean_at_n"]).series["val.mean_at_n"].values.tolist() == [0.5]
 
 
 def test_names_are_of_metrics() -> None:
     assert set(METRIC_NAMES) <= set(metrics())
-    taken = [name for names in (*COLUMN_NAMES.values(), *METRIC_NAMES.values()) for name in names]
+    taken = [name for names in METRIC_NAMES.values() for name in names]
     assert len(taken) == len(set(taken))
     assert all(plain(name) == name for name in taken)
 

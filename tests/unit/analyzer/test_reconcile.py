@@ -40,7 +40,7 @@ def compared(run: Any) -> dict[str, Comparison]:
 def test_trl_keys_equal_the_definition_row_by_row(every: int) -> None:
     run = trl_run(every)
     found = compared(run)
-    assert set(found) == set(run.log.names.tolist())
+    assert set(found) == set(run.log.names())
     for item in found.values():
         np.testing.assert_allclose(item.recomputed, item.logged, rtol=1e-12, atol=1e-13, err_msg=item.name)
     steps, _ = run.log.series("kl")
@@ -151,8 +151,7 @@ def test_canonical_names_are_compared_step_by_step_for_any_trainer() -> None:
     for step in (1, 2, 5):
         tokens = [token for micro in micro_batches(run.rows, step) for row in micro for token in masked(row)]
         means.append(sum(math.exp(token[0] - token[1]) for token in tokens) / len(tokens))
-    names = np.full(4, "policy.ratio_mean", object)
-    run.log = MetricLog(steps, names, np.array([*means, 1.0]), np.full(4, "train", object))
+    run.log = MetricLog({("policy.ratio_mean", "train"): (steps, np.array([*means, 1.0]))})
     (item,) = compared(run).values()
     np.testing.assert_array_equal(item.steps, [1, 2, 5])
     np.testing.assert_allclose(item.recomputed, means, rtol=1e-12)

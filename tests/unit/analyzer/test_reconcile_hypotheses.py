@@ -252,10 +252,7 @@ def test_the_terms_of_the_entropy_bonus() -> None:
 @pytest.mark.parametrize("key", ["actor/ppo_kl", "actor/kl_loss"])
 def test_the_estimators_of_verl(key: str) -> None:
     run = relogged(KINDS["two_epochs"](0))
-    values = run.log.values.copy()
-    chosen = run.log.names == key
-    values[chosen] *= -1.0
-    (finding,) = judged(replace(run, log=replace(run.log, values=values)))
+    (finding,) = judged(run.relog(key, lambda _, values: -values))
     assert finding.cause.startswith(f"The logged {key} has the opposite sign")
 
 

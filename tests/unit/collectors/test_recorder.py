@@ -112,7 +112,7 @@ def test_records_what_it_was_given(tmp_path: Path) -> None:
     assert logged.series("actor/ppo_kl")[1].tolist() == [0.01, 0.02]
     assert logged.series("eval_reward", "eval")[0].tolist() == [1, 2]
     assert np.isnan(logged.series("nothing")[1]).all()
-    assert "note" not in logged.names
+    assert "note" not in logged.names()
 
 
 def test_what_was_handed_over_may_be_overwritten_at_once(tmp_path: Path) -> None:

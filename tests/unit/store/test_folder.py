@@ -204,7 +204,7 @@ def test_metrics_keep_the_last_of_a_name(tmp_path: Path) -> None:
     )
     writer.write_metrics([{"step": 2, "name": "loss", "value": 3.0}])
     log = open_run(tmp_path).metrics()
-    assert log.steps.tolist() == [1, 1, 2]
+    assert log.steps().tolist() == [1, 2]
     steps, values = log.series("loss")
     assert steps.tolist() == [1, 2]
     np.testing.assert_array_equal(values, [np.nan, 3.0])
@@ -215,7 +215,7 @@ def test_a_folder_of_metrics_alone_is_a_run(tmp_path: Path) -> None:
     RunWriter(tmp_path, RunInfo()).write_metrics([{"step": 1, "name": "loss", "value": 2.0}])
     run = open_run(tmp_path)
     assert contents(run) == []
-    assert (len(run.metrics()), run.facts.first_step, run.columns) == (1, None, frozenset())
+    assert (len(run.metrics()), run.facts.first_step, run.columns) == (1, 1, frozenset())
 
 
 def test_run_json_is_whole_at_any_time_and_kept_on_resume(tmp_path: Path) -> None:

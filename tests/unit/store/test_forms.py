@@ -324,7 +324,7 @@ def test_the_index_of_pandas_is_no_metric(tmp_path: Path) -> None:
     assert run.columns == {"step", "reward"}
     assert run.facts.unknown_columns == ()
     frame.rename(columns={"reward": "loss"})[frame["step"] > 1].to_parquet(tmp_path / "history.parquet", index=True)
-    assert set(open_run(tmp_path / "history.parquet").metrics().names) == {"loss"}
+    assert set(open_run(tmp_path / "history.parquet").metrics().names()) == {"loss"}
 
 
 def test_float_columns_without_a_value_are_named_whatever_the_form(tmp_path: Path) -> None:

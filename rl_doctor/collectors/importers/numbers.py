@@ -1,0 +1,51 @@
+"""Numbers as logs write them."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Final
+
+_WRAPPED: Final = re.compile(r"(?:np|numpy|torch|jnp)\.\w+\((.*)\)|tensor\(([^,)]+).*\)")
+_WORDS: Final = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "true": 1.0, "false": 0.0}
+
+
+def number(value: Any) -> float | None:
+    """A logged value as a float; None if it is no number.
+
+    Numbers in quotes, ``np.float64(nan)``, ``tensor(0.5, device='cuda:0')``, ``NaN``, ``-inf``, booleans, numbers with a percent
+    sign (as shares) and lists of one number count as numbers; texts, None, longer lists and objects do not.
+    """
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    if isinstance(value, str):
+        return _of_text(value.strip())
+    if isinstance(value, list) and len(value) == 1:
+        return number(value[0])
+    return None
+
+
+def _of_text(text: str) -> float | None:
+    if match := _WRAPPED.fullmatch(text):
+        text = (match[1] or match[2] or "").strip()
+    sign = -1.0 if text.startswith("-") else 1.0
+    word = _WORDS.get(text.lstrip("+-").lower())
+    if word is not None:
+        return sign * word
+    if "_" in text:  # Python reads 1_000 as a number; no log means one by it
+        return None
+    try:
+        return float(text[:-1]) / 100.0 if text.endswith("%") else float(text)
+    except ValueError:
+        return None
+
+
+def whole(value: Any) -> int | None:
+    """A logged step as an int; None if it is no whole number."""
+    found = number(value)
+    return int(found) if found is not None and math.isfinite(found) and found == int(found) and abs(found) < 2**53 else None

@@ -1,0 +1,152 @@
+"""Where importers register. A module in ``collectors/importers`` that declares one is found by being there."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from rl_doctor.errors import InputError
+from rl_doctor.schema import RunInfo
+from rl_doctor.store.metric_log import MetricLog
+
+HEAD_BYTES: Final = 1 << 18
+"""How much of a file recognition looks at."""
+
+
+class Fit(IntEnum):
+    """How well a sample fits a format. Of several formats the best fit is taken; no two may claim the same sample alike."""
+
+    NO = 0
+    CONTAINER = 1
+    """The container is readable (any JSON lines, any CSV), and nothing speaks for a particular trainer."""
+    SHAPE = 2
+    """The records have the shape that this trainer or tracker writes."""
+    SIGNATURE = 3
+    """Something that only this format has: magic bytes, a member that nobody else writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What recognition sees of a path.
+
+    Attributes:
+        path: the file or folder.
+        head: the first ``HEAD_BYTES`` of a file; empty for a folder.
+        entries: names in a folder, sorted; empty for a file.
+        folder: whether it is one.
+    """
+
+    path: Path
+    head: bytes = b""
+    entries: tuple[str, ...] = ()
+    folder: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether ``head`` is all of the file."""
+        return not self.folder and len(self.head) < HEAD_BYTES
+
+    @property
+    def text(self) -> str:
+        """The head as text, without a byte order mark; empty for a folder and for bytes that are no text."""
+        if b"\0" in self.head:
+            return ""
+        return self.head.decode("utf-8-sig", errors="replace")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Imported:
+    """What an importer made of a path.
+
+    Attributes:
+        log: values under their native names.
+        info: what the format tells of the run; the trainer where only one trainer writes it.
+        notes: sentences for the reader: what was dropped, joined, counted or guessed.
+    """
+
+    log: MetricLog
+    info: RunInfo = RunInfo()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Importer:
+    """One foreign format.
+
+    Attributes:
+        name: short and kebab-case, e.g. "verl-console".
+        label: what the report calls it; completes "read as".
+        recognises: Sample -> Fit. It must not raise, whatever the bytes are.
+        read: path -> Imported. Raises InputError (unreadable, damaged) or NothingToJudgeError (no value in it).
+    """
+
+    name: str
+    label: str
+    recognises: Callable[[Sample], Fit]
+    read: Callable[[Path], Imported]
+
+
+_IMPORTERS: Final[dict[str, Importer]] = {}
+
+
+def importer(
+    name: str, label: str, recognises: Callable[[Sample], Fit]
+) -> Callable[[Callable[[Path], Imported]], Callable[[Path], Imported]]:
+    """Decorate the function that reads a format and register it."""
+
+    def register(read: Callable[[Path], Imported]) -> Callable[[Path], Imported]:
+        if name in _IMPORTERS:
+            raise ValueError(f"importer {name} is registered twice")
+        _IMPORTERS[name] = Importer(name, label, recognises, read)
+        return read
+
+    return register
+
+
+@cache
+def _load() -> None:
+    package = importlib.import_module("rl_doctor.collectors.importers")
+    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
+        importlib.import_module(f"{package.__name__}.{module}")
+
+
+def importers() -> Mapping[str, Importer]:
+    """Every importer by name."""
+    _load()
+    return MappingProxyType(_IMPORTERS)
+
+
+def sample(path: Path) -> Sample:
+    """Look at a path.
+
+    Raises:
+        InputError: it is missing, empty, or cannot be read.
+    """
+    try:
+        if path.is_dir():
+            return Sample(path, entries=tuple(sorted(entry.name for entry in path.iterdir())), folder=True)
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder")
+        if not path.is_file():
+            raise InputError(f"{path}: neither a file nor a folder")
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if not head:
+        raise InputError(f"{path}: the file is empty (0 bytes); export it again")
+    return Sample(path, head)
+
+
+def find(seen: Sample) -> Importer | None:
+    """The importer whose format fits best, or None."""
+    fits = {known: known.recognises(seen) for known in importers().values()}
+    best = max(fits, key=lambda known: fits[known], default=None)
+    return None if best is None or fits[best] is Fit.NO else best

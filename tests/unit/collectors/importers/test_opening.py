@@ -1,0 +1,69 @@
+"""Logs opened as runs: recognition, several files of one run, and import."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rl_doctor import check, open_run
+from rl_doctor.collectors.importers.opening import import_log
+from rl_doctor.collectors.importers.registry import importers, sample
+from rl_doctor.errors import InputError, UsageError
+from rl_doctor.schema import RunInfo
+
+
+def state(path: Path, rows: list[dict[str, float]]) -> Path:
+    path.write_text(json.dumps({"global_step": 1, "log_history": rows}))
+    return path
+
+
+def test_no_importer_claims_nonsense(tmp_path: Path) -> None:
+    for name, content in [
+        ("a", b"\x00\x01\x02" * 50),
+        ("b", b"hello world\n"),
+        ("c", b"{}"),
+        ("d", b"[]"),
+        ("e", b"<html></html>"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=rf"{name}: not recognised"):
+            open_run(tmp_path / name)
+
+
+def test_recognition_never_raises(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(bytes(range(256)) * 10)
+    seen = sample(tmp_path / "x")
+    for known in importers().values():
+        known.recognises(seen)
+        known.recognises(sample(tmp_path))
+
+
+def test_several_logs_of_one_run_are_joined_by_step(tmp_path: Path) -> None:
+    first = state(tmp_path / "a.json", [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}])
+    second = state(tmp_path / "b.json", [{"step": 2, "loss": 20.0, "kl": 0.1}, {"step": 3, "loss": 30.0}])
+    log = open_run(first, second).metrics()
+    assert log.series("loss")[1].tolist() == [1.0, 20.0, 30.0]
+    assert log.series("kl")[0].tolist() == [2]
+
+
+def test_imported_and_read_directly_are_the_same(tmp_path: Path) -> None:
+    source = state(tmp_path / "state.json", [{"step": step, "loss": 0.1 * step, "eval_loss": 1.0} for step in range(1, 6)])
+    import_log([source], tmp_path / "run", RunInfo(trainer="trl"))
+    direct, imported = open_run(source), open_run(tmp_path / "run")
+    assert sorted(direct.metrics().records()) == sorted(imported.metrics().records())
+    assert imported.info.trainer == "trl"
+    assert set(direct.facts.notes) <= set(imported.facts.notes)
+    assert (imported.facts.first_step, imported.facts.last_step) == (1, 5)
+    assert check(imported).run.notes == check(direct).run.notes
+
+
+def test_import_overwrites_nothing(tmp_path: Path) -> None:
+    source = state(tmp_path / "state.json", [{"step": 1, "loss": 1.0}])
+    with pytest.raises(UsageError, match="not empty"):
+        import_log([source], tmp_path, RunInfo())
+
+
+def test_rows_cannot_be_joined_with_a_log(tmp_path: Path) -> None:
+    source = state(tmp_path / "state.json", [{"step": 1, "loss": 1.0}])
+    with pytest.raises(InputError, match="has rows of sequences"):
+        open_run(source, Path(__file__).parents[4] / "rl_doctor" / "demo" / "healthy.parquet")
