@@ -14,7 +14,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,10 @@ class KLOverPaddedWidth(GRPOTrainer):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One run: what to change in a healthy one, and the names of the rules that report an error, the telling one first."""
+    """One run: what to change in a healthy one, and the names of the rules that report an error, the telling one first.
+
+    ``log``: the same of the trainer's own log, ``trainer_state.json``, which is kept beside the recording; None where it is not.
+    """
 
     name: str
     title: str
@@ -187,6 +190,7 @@ class Scenario:
     rollout: Callable[..., dict[str, list[Any]]] | None = None
     folder: Path = DEMO
     token_ids: bool = False
+    log: tuple[str, ...] | None = None
 
 
 SCENARIOS = (
@@ -214,7 +218,7 @@ SCENARIOS = (
     ),
     Scenario(
         "truncated", "responses are cut off before they can end, and only those that end earn anything", ("length-truncation",),
-        {"max_completion_length": 4, "learning_rate": 5e-5, "max_steps": 60}, rewards=(finished,),
+        {"max_completion_length": 4, "learning_rate": 5e-5, "max_steps": 60}, rewards=(finished,), log=("length-truncation",),
     ),
     Scenario(
         "constant-reward", "the reward is the same for every response",
@@ -278,6 +282,15 @@ def train(scenario: Scenario, run: Path, scratch: Path) -> None:
     recorder = rl_doctor.attach(trainer, run, record_token_ids=scenario.token_ids)
     trainer.train()
     recorder.detach()
+    if scenario.log is not None:
+        trainer.state.save_to_json(str(scenario.folder / f"{scenario.name}.trainer_state.json"))
+
+
+def kept(scenario: Scenario) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """What of a scenario ships: file, title, and the rules that report an error."""
+    yield f"{scenario.name}.parquet", scenario.title, scenario.errors
+    if scenario.log is not None:
+        yield f"{scenario.name}.trainer_state.json", "the same training, told by the trainer's own log alone", scenario.log
 
 
 def main(names: list[str]) -> None:
@@ -292,9 +305,10 @@ def main(names: list[str]) -> None:
         pack(open_run(scratch / "run"), file)
         shutil.rmtree(scratch)
     index = [
-        {"name": f"{one.name}.parquet", "title": one.title, "fault": next(iter(one.errors), None), "errors": one.errors}
+        {"name": name, "title": title, "fault": next(iter(errors), None), "errors": errors}
         for one in SCENARIOS
         if one.folder == DEMO
+        for name, title, errors in kept(one)
     ]
     (DEMO / "index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")
 
