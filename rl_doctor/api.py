@@ -84,7 +84,14 @@ def check(
     comparisons = reconcile.compare(plan, analysis.series)
     view = View(run.info, analysis.series, analysis.missing, run.facts, comparisons, plan.reason)
     results = run_rules(chosen, view)
-    return Report(_summary(run, _told(blank, analysis.reopened_rollouts)), results, __version__, SCHEMA_VERSION, _now(), required)
+    return Report(
+        _summary(run, _told(blank, analysis.reopened_rollouts), len(reading.metrics())),
+        results,
+        __version__,
+        SCHEMA_VERSION,
+        _now(),
+        required,
+    )
 
 
 def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:
@@ -98,7 +105,7 @@ def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _summary(run: Run, told: tuple[str, ...]) -> RunSummary:
+def _summary(run: Run, told: tuple[str, ...], logged: int) -> RunSummary:
     from rl_doctor.report.model import RunSummary
     from rl_doctor.store.info import doubts
 
@@ -106,6 +113,7 @@ def _summary(run: Run, told: tuple[str, ...]) -> RunSummary:
     return RunSummary(
         str(run.path), info.trainer, info.trainer_version, info.algorithm, facts.first_step, facts.last_step, facts.sequences,
         facts.tokens, facts.skipped_parts, facts.unknown_columns, (*facts.notes, *doubts(info), *told), facts.renamed_columns,
+        logged,
     )  # fmt: skip
 
 

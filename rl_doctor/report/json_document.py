@@ -56,6 +56,7 @@ def _run(run: RunSummary) -> dict[str, Any]:
         "steps": [run.first_step, run.last_step],
         "sequences": run.sequences,
         "tokens": run.tokens,
+        "logged_values": run.logged_values,
         "skipped_parts": list(run.skipped_parts),
         "unknown_columns": list(run.unknown_columns),
         "renamed_columns": list(run.renamed_columns),

@@ -102,7 +102,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What was read: path, trainer, algorithm, step range, sizes, and what was left out of the reading."""
+    """What was read: path, trainer, algorithm, step range, sizes, and what was left out of the reading.
+
+    ``logged_values`` counts what the trainer itself logged.
+    """
 
     path: str
     trainer: str | None
@@ -116,6 +119,12 @@ class RunSummary:
     unknown_columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     renamed_columns: tuple[str, ...] = ()
+    logged_values: int = 0
+
+    @property
+    def only_logged(self) -> bool:
+        """Whether all that is known of the run is what the trainer logged."""
+        return self.sequences == 0 and self.logged_values > 0
 
 
 @dataclass(frozen=True, slots=True)

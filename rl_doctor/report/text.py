@@ -25,6 +25,7 @@ _REASONS: Final = {
     "config": "does not apply, or unknown",
     "column": "not recorded",
 }
+_RECORDING: Final = "a recording"
 
 
 def render(reports: Sequence[Report], fail_on: FailOn = "error", *, width: int = 100, colour: bool = False) -> str:
@@ -69,7 +70,7 @@ def _report(console: Console, report: Report, fail_on: FailOn) -> None:
     if reading := _reading(report.run):
         console.print()
         _rows(console, reading)
-    if skipped := _skipped(report.results):
+    if skipped := _skipped(report.results, only_logged=report.run.only_logged):
         console.print()
         console.print(Text("Not judged, and what would enable it", "bold"))
         _rows(console, skipped)
@@ -88,7 +89,7 @@ def _headline(console: Console, report: Report) -> None:
         " ".join(part for part in (run.trainer, run.trainer_version) if part) or "trainer unknown",
         run.algorithm or "algorithm unknown",
         steps(run.first_step, run.last_step),
-        count(run.tokens, "token"),
+        count(run.logged_values, "logged value") if run.only_logged else count(run.tokens, "token"),
         f"{count(ran, 'rule')} run, {len(report.results) - ran} skipped",
     ]
     console.print(Text(printable(" · ".join(known))))
@@ -158,8 +159,11 @@ def _reading(run: RunSummary) -> list[tuple[str, str]]:
     ]
 
 
-def _skipped(results: Iterable[Result]) -> list[tuple[str, str]]:
-    """One row for each set of missing columns, then one for each other reason."""
+def _skipped(results: Iterable[Result], *, only_logged: bool) -> list[tuple[str, str]]:
+    """One row for each set of missing columns, then one for each other reason.
+
+    Of a run of which only a log is there, every column is missing: one row names all that a recording would enable.
+    """
     groups: dict[str, list[str]] = {}
     reasons: dict[str, list[str]] = {}
     for result in results:
@@ -167,7 +171,8 @@ def _skipped(results: Iterable[Result]) -> list[tuple[str, str]]:
             continue
         rule = f"{result.code} {result.name}"
         if result.missing:
-            groups.setdefault(" + ".join(result.missing), []).append(rule)
+            columns = only_logged and not any("." in name for name in result.missing)
+            groups.setdefault(_RECORDING if columns else " + ".join(result.missing), []).append(rule)
         else:
             reason = _REASONS.get(result.reason, result.reason)
             reasons.setdefault(reason, []).append(f"{rule} ({result.detail})" if result.detail else rule)
