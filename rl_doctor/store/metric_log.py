@@ -55,7 +55,8 @@ class MetricLog:
 
     def steps(self) -> NDArray[np.int64]:
         """Every step at which something was logged, in increasing order."""
-        return np.unique(np.concatenate([steps for steps, _ in self.points.values()])) if self.points else _NOTHING[0]
+        axes = {steps.tobytes(): steps for steps, _ in self.points.values()}  # most metrics are logged at the same steps
+        return np.unique(np.concatenate(list(axes.values()))) if axes else _NOTHING[0]
 
     def records(self) -> Iterator[Record]:
         """Every value, by increasing step."""

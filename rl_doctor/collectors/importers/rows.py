@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rl_doctor.collectors.importers.numbers import number, whole
-from rl_doctor.errors import NothingToJudgeError
-from rl_doctor.store.metric_log import MetricLog, ordered, split_of
+import numpy as np
+from numpy.typing import NDArray
 
-STEP_NAMES: Final = (
-    "step", "global_step", "train/global_step", "training/global_step", "training/step", "trainer/global_step", "train/step",
-    "train_step", "training_global_step", "rollout/step", "_step", "iteration", "iter", "update", "steps", "Step",
+from rl_doctor.collectors.importers.columns import Columns, Points
+from rl_doctor.collectors.importers.numbers import whole
+from rl_doctor.errors import InputError, NothingToJudgeError
+from rl_doctor.store.metric_log import MetricLog, ordered, split_of
+from rl_doctor.store.step_axis import plain_name, step_names
+
+BOOKKEEPING: Final = frozenset(
+    {"_step", "_timestamp", "_runtime", "_wandb", "wall_time", "relative_time_(process)", "relative_time_(wall)", ""}
 )  # fmt: skip
-"""Names of the optimizer step, the surest first."""
+"""Plain names of what trackers and tables write beside the metrics."""
+_INDEX: Final = ("unnamed:_", "__index_level_")
+"""What the plain names of an index begin with that pandas wrote."""
+_MANY_ROWS: Final = 4.0
+"""Rows per step from which a log is one of samples or micro-batches."""
+_MANY_RETURNS: Final = 0.1
+"""Share of rows at which the step goes back, from which it is no step of the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,7 @@ class Row:
 
 def step_name(names: Collection[str]) -> str | None:
     """The name under which records with these names have their step; None if there is none."""
-    return next((name for name in STEP_NAMES if name in names), None)
+    return next(iter(step_names(names)), None)
 
 
 def row_of(record: Mapping[str, Any], name: str | None) -> Row:
@@ -51,80 +60,177 @@ def assemble(rows: Iterable[Row], path: Path) -> Assembled:
     """Turn rows into series.
 
     Values that are no numbers are left out. Where no row has a step, rows are counted from 1. Where some have, the others are
-    left out: they are summaries. A step that comes again (a run that was resumed) replaces what was logged for it before.
+    left out: they are summaries. A step that comes again (a run that was resumed) replaces what was logged for it before; where
+    each step has several rows one after the other (samples, micro-batches), their mean counts.
 
     Args:
         rows: in the order of the log.
         path: for messages.
 
     Raises:
-        NothingToJudgeError: there is no number in it.
+        InputError: what should be the step keeps going back.
+        NothingToJudgeError: there is no number in it, or it is a single record without a step.
     """
-    columns: dict[str, tuple[list[int], list[float]]] = {}
-    unnumbered: list[Mapping[str, Any]] = []
-    texts: set[str] = set()
-    last: int | None = None
-    restarts: list[tuple[int, int]] = []
+    columns = Columns()
+    steps: list[float] = []
     for row in rows:
-        if row.step is None:
-            unnumbered.append(row.values)
-            continue
-        _add(columns, row.step, row.values, texts)
-        if last is not None and row.step < last:
-            restarts.append((last, row.step))
-        last = row.step
+        columns.add(row.values)
+        steps.append(np.nan if row.step is None else row.step)
+    return _assembled(columns.take(), np.array(steps, np.float64), columns.texts, path)
+
+
+def assemble_columns(columns: Columns, path: Path) -> Assembled:
+    """Turn gathered records into series; which of their numbers is the step is found out by name and by how it runs.
+
+    Args:
+        columns: the records.
+        path: for messages.
+
+    Raises:
+        InputError, NothingToJudgeError: as in ``assemble``.
+    """
+    points = columns.take()
+    axis = _axis(points, columns.rows)
+    steps = np.full(columns.rows, np.nan) if axis is None else _carried(points, axis, columns.rows)
+    kept = {name: found for name, found in points.items() if name != axis and not _is_bookkeeping(name)}
+    return _assembled(kept, steps, columns.texts, path)
+
+
+def _is_bookkeeping(name: str) -> bool:
+    plain = plain_name(name)
+    return plain in BOOKKEEPING or plain.startswith(_INDEX)
+
+
+def _axis(points: Mapping[str, Points], rows: int) -> str | None:
+    """The surest name of the step that most rows have and that moves forward; else the first that there is."""
+    candidates = {name: steps for name in step_names(points) if len(steps := _whole(points[name][1]))}
+    for name, steps in candidates.items():
+        moves = len(steps) < 2 or bool((steps != steps[0]).any())
+        if moves and 2 * len(steps) >= rows and _returns(steps) <= _MANY_RETURNS * len(steps):
+            return name
+    return next(iter(candidates), None)
+
+
+def _carried(points: Mapping[str, Points], axis: str, rows: int) -> NDArray[np.float64]:
+    """The step of each row; one that only has a tracker's own counter is no summary, and is at the step before it."""
+    at, values = points[axis]
+    steps = np.full(rows, np.nan)
+    steps[at] = np.where(_is_whole(values), values, np.nan)
+    if "_step" not in points or axis == "_step" or not np.isnan(steps).any():
+        return steps
+    counted = np.zeros(rows, np.bool_)
+    counted[points["_step"][0]] = True
+    known = np.flatnonzero(~np.isnan(steps))
+    if not len(known):
+        return steps
+    before = np.maximum(np.searchsorted(known, np.arange(rows), side="right") - 1, 0)
+    return np.where(counted & np.isnan(steps), steps[known[before]], steps)
+
+
+def _is_whole(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore"):
+        found: NDArray[np.bool_] = np.isfinite(values) & (np.abs(values) < 2**53) & (np.floor(values) == values)
+    return found
+
+
+def _whole(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values[_is_whole(values)]
+
+
+def _returns(steps: NDArray[Any]) -> int:
+    return int((steps[1:] < steps[:-1]).sum())
+
+
+def _assembled(points: Mapping[str, Points], steps: NDArray[np.float64], texts: Collection[str], path: Path) -> Assembled:
+    filled = np.zeros(len(steps), np.bool_)
+    for at, _ in points.values():
+        filled[at] = True
     notes: list[str] = []
-    if not columns and unnumbered:
-        for index, values in enumerate(unnumbered, 1):
-            _add(columns, index, values, texts)
+    known = ~np.isnan(steps)
+    if not known.any() and filled.any():
+        if len(steps) == 1:
+            raise NothingToJudgeError(f"{path}: a single record without a step: the summary of a run; give the log of its steps")
+        steps = np.cumsum(filled).astype(np.float64)
+        known = filled
         notes.append("no row has a step: rows are counted from 1")
-    elif unnumbered:
-        notes.append(f"{_count(len(unnumbered), 'row')} without a step left out")
-    if not columns:
+    elif left := int((filled & ~known).sum()):
+        notes.append(f"{_count(left, 'row')} without a step left out")
+    if not (known & filled).any():
         raise NothingToJudgeError(f"{path}: no number in it that belongs to a step; log metrics by step and export it again")
-    return Assembled(_log(columns), (*notes, *_told(columns, restarts, texts)))
+    made = _Making(np.where(known, steps, 0).astype(np.int64), known & filled, path)
+    log = {(name, split_of(name)): made.points(name, *found) for name, found in points.items() if known[found[0]].any()}
+    names = {name for name, _ in log}
+    return Assembled(MetricLog(log), (*notes, *made.notes(), *_texts(set(texts) - names)))
 
 
-def _add(columns: dict[str, tuple[list[int], list[float]]], step: int, values: Mapping[str, Any], texts: set[str]) -> None:
-    for name, value in values.items():
-        found = value if type(value) is float else number(value)
-        if found is None:
-            if value is not None and value != "":
-                texts.add(name)
-            continue
-        column = columns.get(name)
-        if column is None:
-            column = columns[name] = ([], [])
-        column[0].append(step)
-        column[1].append(found)
+class _Making:
+    """Makes the series of one log, and keeps in mind what repeats in it."""
+
+    def __init__(self, steps: NDArray[np.int64], known: NDArray[np.bool_], path: Path) -> None:
+        self._steps = steps
+        self._known = known
+        self._path = path
+        self._repeated: list[NDArray[np.int64]] = []
+        self._averaged: dict[str, float] = {}
+
+    def points(self, name: str, at: NDArray[np.int64], values: NDArray[np.float64]) -> Points:
+        """One series: of values at the same step the last, or their mean where each step has several in a row."""
+        kept = self._known[at]
+        steps, values = self._steps[at[kept]], values[kept]
+        forward = steps[1:] > steps[:-1]
+        if bool(forward.all()):
+            return steps, values
+        made = ordered(steps, values)
+        per_step = len(steps) / len(made[0])
+        back = _returns(steps)
+        if per_step >= _MANY_ROWS and len(made[0]) > 1:
+            if back > _MANY_RETURNS * len(steps):
+                raise InputError(
+                    f"{self._path}: its step goes back {back:,} times in {len(steps):,} rows of {name!r}: "
+                    "no step of the training; log the optimizer step as 'step'"
+                )
+            if back < len(made[0]) / 10:
+                self._averaged[name] = per_step
+                return _means(steps, values)
+        if per_step > 1:
+            times = np.unique(steps, return_counts=True)
+            self._repeated.append(times[0][times[1] > 1])
+        return made
+
+    def notes(self) -> Iterable[str]:
+        """What there is to say of the steps."""
+        if self._averaged:
+            most = max(self._averaged.values())
+            yield f"about {most:,.0f} rows per step (samples or micro-batches): their mean counts"
+        steps = self._steps[self._known]
+        falls = np.flatnonzero(steps[1:] < steps[:-1])
+        repeated = len(np.unique(np.concatenate(self._repeated))) if self._repeated else 0
+        if repeated and len(falls):
+            before, after = steps[falls[-1]], steps[falls[-1] + 1]
+            often = "once" if len(falls) == 1 else f"{len(falls):,} times"
+            yield (
+                f"the steps go back {often} (last from {before} to {after}), as after a restart: "
+                f"of {_count(repeated, 'repeated step')} the last value counts"
+            )
+        elif repeated:
+            yield f"{_count(repeated, 'step')} logged more than once: the last value of each counts"
+        elif len(falls):
+            yield f"rows out of order at {_count(len(falls), 'place')}: sorted by step"
 
 
-def _log(columns: Mapping[str, tuple[list[int], list[float]]]) -> MetricLog:
-    return MetricLog({(name, split_of(name)): ordered(steps, values) for name, (steps, values) in columns.items()})
+def _means(steps: NDArray[np.int64], values: NDArray[np.float64]) -> Points:
+    unique, at = np.unique(steps, return_inverse=True)
+    finite = ~np.isnan(values)
+    totals = np.bincount(at[finite], values[finite], len(unique))
+    counts = np.bincount(at[finite], minlength=len(unique))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return unique, totals / counts
 
 
-def _told(
-    columns: Mapping[str, tuple[list[int], list[float]]], restarts: list[tuple[int, int]], texts: set[str]
-) -> Iterable[str]:
-    repeated = {step for steps, _ in columns.values() if len(set(steps)) < len(steps) for step in _repeats(steps)}
-    if repeated and restarts:
-        before, after = restarts[-1]
-        often = "once" if len(restarts) == 1 else f"{len(restarts)} times"
-        yield (
-            f"the steps go back {often} (last from {before} to {after}), as after a restart: "
-            f"of {_count(len(repeated), 'repeated step')} the last value counts"
-        )
-    elif repeated:
-        yield f"{_count(len(repeated), 'step')} logged more than once: the last value of each counts"
-    elif restarts:
-        yield f"rows out of order at {_count(len(restarts), 'place')}: sorted by step"
-    if only_texts := sorted(texts - columns.keys()):
+def _texts(names: Iterable[str]) -> Iterable[str]:
+    if only_texts := sorted(name for name in names if not _is_bookkeeping(name)):
         shown = ", ".join(only_texts[:6]) + (f" and {len(only_texts) - 6} more" if len(only_texts) > 6 else "")
         yield f"no numbers, left out: {shown}"
-
-
-def _repeats(steps: list[int]) -> set[int]:
-    return {step for step, times in Counter(steps).items() if times > 1}
 
 
 def _count(number_of: int, what: str) -> str:

@@ -1,0 +1,124 @@
+"""Gathers the records of a log by name, as numbers, while they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.collectors.importers.numbers import number
+
+CHUNK: Final = 2048
+"""Records of the same names that are held before they are turned into arrays."""
+_NUMBERS: Final = frozenset({float, int, bool})
+_GAPS: Final = ("", None)
+
+Points = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Rows of the log, and the value in each."""
+
+
+class Columns:
+    """The numbers of a log by name. A value that is missing is a gap; one that is no number is left out.
+
+    Attributes:
+        rows: how many records were added.
+        texts: names under which something stood that is no number.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.texts: set[str] = set()
+        self._pending: dict[tuple[str, ...], tuple[list[int], list[Sequence[Any]]]] = {}
+        self._parts: dict[str, list[Points]] = {}
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Add one record."""
+        names = tuple(record)
+        held = self._pending.get(names)
+        if held is None:
+            held = self._pending[names] = ([], [])
+        held[0].append(self.rows)
+        held[1].append(tuple(record.values()))
+        self.rows += 1
+        if len(held[0]) == CHUNK:
+            self._store(names, *self._pending.pop(names))
+
+    def add_rows(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Add records that have all the same names; each row has one value per name."""
+        self._store(names, range(self.rows, self.rows + len(rows)), rows)
+        self.rows += len(rows)
+
+    def add_long(self, shared: Mapping[str, Sequence[Any]], names: Sequence[str], values: Sequence[Any]) -> None:
+        """Add records of one number each, under a name that each tells; ``shared`` are columns that all of them have."""
+        rows = np.arange(self.rows, self.rows + len(names))
+        for name, own in shared.items():
+            self._put(name, rows, own)
+        held: dict[str, tuple[list[int], list[Any]]] = {}
+        for row, name, value in zip(rows.tolist(), names, values, strict=True):
+            mine = held.get(name)
+            if mine is None:
+                mine = held[name] = ([], [])
+            mine[0].append(row)
+            mine[1].append(value)
+        for name, (at, own) in held.items():
+            self._put(name, np.array(at, np.int64), own)
+        self.rows += len(names)
+
+    def add_values(self, name: str, values: Sequence[Any]) -> None:
+        """Add one column, whose values stand in the rows from the first on."""
+        self._put(name, np.arange(len(values)), values)
+        self.rows = max(self.rows, len(values))
+
+    def take(self) -> dict[str, Points]:
+        """Everything that was added, by name, in the order of the rows; names without a number are left out."""
+        for names, held in self._pending.items():
+            self._store(names, *held)
+        self._pending.clear()
+        return {name: _in_order(parts) for name, parts in self._parts.items()}
+
+    def _store(self, names: Sequence[str], rows: Sequence[int], records: Sequence[Sequence[Any]]) -> None:
+        at = np.asarray(rows, np.int64)
+        for name, values in zip(names, zip(*records, strict=True), strict=True):
+            self._put(name, at, values)
+
+    def _put(self, name: str, at: NDArray[np.int64], values: Sequence[Any]) -> None:
+        kept, found = _floats(values)
+        if kept is None:
+            self._parts.setdefault(name, []).append((at, found))
+            return
+        if len(kept):
+            self._parts.setdefault(name, []).append((at[kept], found))
+        if len(kept) < len(values) and sum(value not in _GAPS for value in values) > len(kept):
+            self.texts.add(name)
+
+
+def _floats(values: Sequence[Any]) -> tuple[list[int] | None, NDArray[np.float64]]:
+    """The numbers among logged values, and where they stand; None for "everywhere"."""
+    kinds = set(map(type, values))
+    if kinds <= _NUMBERS:
+        try:
+            return None, np.array(values, np.float64)
+        except OverflowError:
+            return None, np.array([number(value) for value in values], np.float64)
+    if kinds <= {str, type(None)}:
+        gaps = "" in values or None in values
+        kept = [index for index, value in enumerate(values) if value] if gaps else None
+        words = values if kept is None else [values[index] for index in kept]
+        try:
+            if "_" not in "".join(words):
+                return kept, np.array(list(map(float, words)), np.float64)
+        except ValueError:
+            pass
+    read = [(index, found) for index, value in enumerate(values) if (found := number(value)) is not None]
+    return [index for index, _ in read], np.array([found for _, found in read], np.float64)
+
+
+def _in_order(parts: list[Points]) -> Points:
+    at = np.concatenate([rows for rows, _ in parts])
+    values = np.concatenate([part for _, part in parts])
+    if bool((at[1:] >= at[:-1]).all()):
+        return at, values
+    order = np.argsort(at, kind="stable")
+    return at[order], values[order]
