@@ -5,19 +5,20 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import BinaryIO, Final
 
+from rl_doctor.collectors.importers import console
 from rl_doctor.errors import InputError
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.metric_log import MetricLog
 
 HEAD_BYTES: Final = 1 << 18
-"""How much of a file recognition looks at."""
+"""How much of a file recognition looks at, at its beginning and at its end."""
 
 
 class Fit(IntEnum):
@@ -39,14 +40,18 @@ class Sample:
     Attributes:
         path: the file or folder.
         head: the first ``HEAD_BYTES`` of a file; empty for a folder.
+        tail: the last ``HEAD_BYTES`` of a longer file; else empty.
         entries: names in a folder, sorted; empty for a file.
         folder: whether it is one.
+        passage: another place of a long text, as ``console.blocks`` gives it, in place of head and tail.
     """
 
     path: Path
     head: bytes = b""
     entries: tuple[str, ...] = ()
     folder: bool = False
+    tail: bytes = b""
+    passage: str | None = None
 
     @property
     def whole(self) -> bool:
@@ -85,26 +90,29 @@ class Importer:
         label: what the report calls it; completes "read as".
         recognises: Sample -> Fit. It must not raise, whatever the bytes are.
         read: path -> Imported. Raises InputError (unreadable, damaged) or NothingToJudgeError (no value in it).
+        marks: strings of which one stands in every passage of a console text that ``recognises`` accepts: where neither the
+            beginning nor the end of a long text tells its format, the places that have a mark are looked at.
     """
 
     name: str
     label: str
     recognises: Callable[[Sample], Fit]
     read: Callable[[Path], Imported]
+    marks: tuple[str, ...] = ()
 
 
 _IMPORTERS: Final[dict[str, Importer]] = {}
 
 
 def importer(
-    name: str, label: str, recognises: Callable[[Sample], Fit]
+    name: str, label: str, recognises: Callable[[Sample], Fit], marks: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Path], Imported]], Callable[[Path], Imported]]:
     """Decorate the function that reads a format and register it."""
 
     def register(read: Callable[[Path], Imported]) -> Callable[[Path], Imported]:
         if name in _IMPORTERS:
             raise ValueError(f"importer {name} is registered twice")
-        _IMPORTERS[name] = Importer(name, label, recognises, read)
+        _IMPORTERS[name] = Importer(name, label, recognises, read, marks)
         return read
 
     return register
@@ -138,15 +146,41 @@ def sample(path: Path) -> Sample:
             raise InputError(f"{path}: neither a file nor a folder")
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
+            tail = _tail(file, path.stat().st_size)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     if not head:
         raise InputError(f"{path}: the file is empty (0 bytes); export it again")
-    return Sample(path, head)
+    return Sample(path, head, tail=tail)
+
+
+def _tail(file: BinaryIO, size: int) -> bytes:
+    """The end of a file that is longer than its head; it begins at an even byte, as UTF-16 does."""
+    start = max(HEAD_BYTES, size - HEAD_BYTES) & ~1
+    if start >= size:
+        return b""
+    file.seek(start)
+    return file.read(HEAD_BYTES + 1)
 
 
 def find(seen: Sample) -> Importer | None:
     """The importer whose format fits best, or None."""
     fits = {known: known.recognises(seen) for known in importers().values()}
-    best = max(fits, key=lambda known: fits[known], default=None)
-    return None if best is None or fits[best] is Fit.NO else best
+    best = max(fits, key=lambda known: fits[known])
+    unsure = fits[best] is Fit.NO or (fits[best] is Fit.CONTAINER and bool(best.marks))
+    if unsure and console.is_longer_than(seen) and (inside := _find_inside(seen)):
+        return inside
+    return None if fits[best] is Fit.NO else best
+
+
+def _find_inside(seen: Sample) -> Importer | None:
+    """The importer that recognises some place of a text whose beginning and end tell nothing."""
+    marked = [known for known in importers().values() if known.marks]
+    for block in console.blocks(seen.path):
+        passage: Sample | None = None
+        for known in marked:
+            if any(mark in block for mark in known.marks):
+                passage = passage or replace(seen, passage=block)
+                if known.recognises(passage) > Fit.CONTAINER:
+                    return known
+    return None

@@ -1,0 +1,52 @@
+"""Dictionaries as Python prints them, read without evaluating them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+_WRAPPED: Final = re.compile(
+    r"\b(?:np|numpy|torch|jnp)\.\w+\(([^()]*)\)|\btensor\(([^(),]*)[^()]*\)|\barray\(([^()\[\],]*)[^()\[\]]*\)"
+)
+_WORD: Final = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)\b")
+_WORDS: Final = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
+_PAIR: Final = re.compile(r"""(['"])((?:(?!\1).){1,300})\1\s*:\s*("[^"]*"|'[^']*'|[^,{}\[\]'"]+)""")
+
+
+def record(text: str) -> dict[str, Any]:
+    """The members of a printed dictionary or JSON object; what cannot be read of it is left out.
+
+    Numbers of numpy and torch count as numbers, nested dictionaries are read where they are well formed.
+
+    Args:
+        text: from its brace to its closing brace.
+    """
+    if "(" in text:
+        text = _WRAPPED.sub(lambda found: found[1] or found[2] or found[3] or '"?"', text)
+    try:
+        return _members(json.loads(text if '"' in text else text.replace("'", '"')))
+    except (ValueError, RecursionError):
+        pass
+    worded = _WORD.sub(lambda found: found[1] + _WORDS[found[2]], text)
+    try:
+        return _members(json.loads(worded if '"' in worded else worded.replace("'", '"')))
+    except (ValueError, RecursionError):
+        return {name: value.strip(" '\"\t\n") for _, name, value in _PAIR.findall(text)}
+
+
+def _members(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def closing(text: str, start: int) -> int:
+    """Where the brace closes that opens at ``start``; -1 if it does not."""
+    end = text.find("}", start)
+    if end < 0 or "{" not in text[start + 1 : end]:
+        return end
+    depth = 0
+    for found in re.finditer(r"[{}]", text[start:]):
+        depth += 1 if found[0] == "{" else -1
+        if depth == 0:
+            return start + found.start()
+    return -1

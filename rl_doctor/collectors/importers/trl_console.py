@@ -1,0 +1,181 @@
+"""What trainers on Hugging Face's Trainer (TRL, Unsloth, ms-swift, LLaMA-Factory) print: a Python dictionary per log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rl_doctor.collectors.importers.bars import Bars, split
+from rl_doctor.collectors.importers.console import bare, lines, seen
+from rl_doctor.collectors.importers.literal import closing, record
+from rl_doctor.collectors.importers.numbers import whole
+from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
+from rl_doctor.collectors.importers.rows import Row, assemble
+
+_OPENING: Final = re.compile(r"\{['\"][^'\"\n]{1,200}['\"]: ")
+_ROW: Final = re.compile(r"\{'[^'\n]{1,200}': [^{}]{0,20000}?'(?:epoch|loss|step|global_step|learning_rate)': ")
+_OWN: Final = ("'epoch': ", "'learning_rate': ", "'grad_norm': ")
+_COUNTED: Final = ("global_step/max_steps", "iteration")
+"""Names under which ms-swift writes its step and, after a slash, how many there will be."""
+_NAMED: Final = ("step", "global_step", "train/global_step")
+_SUMMARY: Final = ("train_runtime", "train_samples_per_second")
+_LONGEST: Final = 1 << 16
+"""Characters of a dictionary that is printed over several lines."""
+
+
+def _recognises(sample: Sample) -> Fit:
+    text = seen(sample)
+    if text.lstrip()[:1] in ("{", "[") and '"' in text[:200]:
+        return Fit.NO
+    found = [match[0] for match in _ROW.finditer(text)]
+    if any(own in text for own in _OWN) and found:
+        return Fit.SHAPE
+    return Fit.CONTAINER if len(found) > 1 else Fit.NO
+
+
+@importer("trl-console", "console output of a trainer on Hugging Face's Trainer (TRL)", _recognises, marks=("{'",))
+def read(path: Path) -> Imported:
+    """Read the dictionaries; their step is told by themselves, or by the progress bar beside them, or they are counted."""
+    reader = _Reader()
+    for line in lines(path):
+        reader.line(line)
+    steps, notes = _steps(reader)
+    found = assemble(reader.placed(steps), path)
+    return Imported(found.log, notes=(*notes, *reader.notes(), *found.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """A row: names shared with other rows, values, the step that it names, and whether it is of an evaluation."""
+
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    step: int | None
+    evaluation: bool
+
+
+class _Reader:
+    """Finds rows and bars in lines."""
+
+    def __init__(self) -> None:
+        self.rows: list[_Printed] = []
+        self.bars = Bars()
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._open = ""
+        self._twice = 0
+
+    def line(self, line: str) -> None:
+        """Read one line."""
+        if "%|" in line:
+            for piece in split(line):
+                if isinstance(piece, str):
+                    self._text(piece)
+                else:
+                    self.bars.saw(*piece)
+        elif self._open or "{" in line:
+            self._text(line)
+
+    def _text(self, text: str) -> None:
+        start = 0
+        if self._open:
+            if not _OPENING.search(text):
+                self._continue(text)
+                return
+            self._open = ""
+        while found := _OPENING.search(text, start):
+            end = closing(text, found.start())
+            if end < 0:
+                if len(text) - found.start() < _LONGEST:
+                    self._open = text[found.start() :]
+                return
+            self._found(text[found.start() : end + 1])
+            start = end + 1
+
+    def _continue(self, text: str) -> None:
+        """A dictionary that was printed over several lines, or into which a bar was drawn."""
+        if not text.strip():
+            return
+        self._open += bare(text)
+        end = closing(self._open, 0)
+        if end >= 0:
+            self._found(self._open[: end + 1])
+        if end >= 0 or len(self._open) > _LONGEST:
+            self._open = ""
+
+    def _found(self, text: str) -> None:
+        if len(text) > _LONGEST or not ("'epoch'" in text or "step" in text or "'loss'" in text or "iteration" in text):
+            return
+        row = record(text)
+        own = _step_of(row)
+        if any(name in row for name in _SUMMARY) or not _is_row(row, own):
+            return
+        names = tuple(row)
+        printed = _Printed(self._names.setdefault(names, names), tuple(row.values()), own, _is_evaluation(row))
+        if self.rows and printed == self.rows[-1]:
+            self._twice += 1
+            return
+        self.rows.append(printed)
+        self.bars.row()
+
+    def placed(self, steps: Mapping[int, int]) -> Iterator[Row]:
+        """The rows with their steps."""
+        for index, row in enumerate(self.rows):
+            yield Row(steps.get(index, row.step), dict(zip(row.names, row.values, strict=True)))
+
+    def notes(self) -> Iterator[str]:
+        """What there is to say beside the steps."""
+        if self._twice:
+            yield f"{self._twice:,} rows printed again right after themselves (by other ranks) left out"
+        if self._open:
+            yield "the last row is cut short and left out"
+
+
+def _step_of(row: Mapping[str, Any]) -> int | None:
+    for name in _COUNTED:
+        told = row.get(name)
+        if isinstance(told, str) and "/" in told:
+            return whole(told.partition("/")[0])
+    return next((whole(row[name]) for name in _NAMED if name in row), None)
+
+
+def _is_row(row: Mapping[str, Any], own: int | None) -> bool:
+    return len(row) > 1 and (
+        "epoch" in row or own is not None or ("loss" in row and ("learning_rate" in row or "grad_norm" in row))
+    )
+
+
+def _is_evaluation(row: Mapping[str, Any]) -> bool:
+    return "loss" not in row and any(name.startswith("eval_") for name in row)
+
+
+def _steps(reader: _Reader) -> tuple[dict[int, int], tuple[str, ...]]:
+    """The step of each row by its index, where the row does not name it, and how it was found."""
+    unnamed = [index for index, row in enumerate(reader.rows) if row.step is None]
+    if not unnamed:
+        return {}, ()
+    training = [index for index in unnamed if not reader.rows[index].evaluation] or unnamed
+    keys = reader.bars.training(training)
+    beside = reader.bars.steps(training, keys) if keys else None
+    if beside is not None:
+        return {index: beside[index] for index in unnamed if index in beside}, (
+            "no row names its step: the progress bar beside it tells it",
+        )
+    last = reader.bars.last(keys)
+    every, left = divmod(last, len(training))
+    if every < 1 or left:
+        every = 1
+        note = "no row names its step, and no progress bar stands beside: rows of training are counted from 1"
+    else:
+        note = (
+            f"no row names its step, and the progress bar stands apart: its {last:,} steps are shared out evenly among "
+            f"{len(training):,} rows of training"
+        )
+    counted: dict[int, int] = {}
+    done, rows = 0, set(training)
+    for index in unnamed:
+        done += index in rows
+        counted[index] = every * done
+    return counted, (note,)

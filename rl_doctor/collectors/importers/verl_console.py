@@ -1,0 +1,143 @@
+"""verl's console logger: ``step:N - name:value - name:value``, in one line, or with a metric to a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from rl_doctor.collectors.importers.bars import split
+from rl_doctor.collectors.importers.console import bare, lines, seen
+from rl_doctor.collectors.importers.numbers import whole
+from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
+from rl_doctor.collectors.importers.rows import Row, assemble
+from rl_doctor.schema import RunInfo
+
+_NUMBER: Final = r"(?:[-+]?(?:\d[\d.,]*(?:[eE][-+]?\d+)?|nan|inf)|(?:np|numpy)\.\w+\([^()]*\)|None|True|False)"
+_STEP: Final = re.compile(r"(?<![\w/.])step[:=](\d+)(?= - |\s*$)")
+_SIGNED: Final = re.compile(
+    rf"(?<![\w/.])step[:=]\d+(?:\s*\n[^\n]{{0,200}})? - [^\s:][^:\n]{{0,200}}:{_NUMBER}(?:\s|$)", re.MULTILINE
+)
+_LISTED: Final = re.compile(rf"\s*- ([^\s:][^\n]{{0,300}}:{_NUMBER})\s*$")
+_QUOTED: Final = re.compile(rf"[\s({{]*(['\"])([\w@.()-]+/[^'\"]{{1,300}})\1:\s*({_NUMBER}),?[\s)}}]*$")
+_PRINTED: Final = re.compile(r"['\"](?:actor|critic|response_length)/[^'\"\n]{1,100}['\"]:\s*[-\d]")
+_PAIR: Final = re.compile(rf"\s*[^\s:][^\n]{{0,300}}:{_NUMBER}\s*")
+_NUMPY: Final = re.compile(r"(?<=:)\s*(?:np|numpy)\.\w+\(")
+_REPEATED: Final = re.compile(r"\s*\[repeated \d+x across cluster\].*")
+_SEPARATOR: Final = re.compile(r"\s+-\s+|(?<=\d)-\s+(?=[A-Za-z_])|(?<=\d)\s+-(?=[A-Za-z_])")
+_GLOBAL_STEP: Final = "training/global_step"
+_GIVE_UP: Final = 500
+"""Lines of others between two lines of a record with a metric to a line, from which the record is over."""
+
+
+def _recognises(sample: Sample) -> Fit:
+    text = seen(sample)
+    if _SIGNED.search(text):
+        return Fit.SIGNATURE
+    return Fit.SHAPE if _GLOBAL_STEP in text and len(_PRINTED.findall(text)) > 1 else Fit.NO
+
+
+@importer("verl-console", "console output of verl", _recognises, marks=("step:", "step=", f"'{_GLOBAL_STEP}'"))
+def read(path: Path) -> Imported:
+    """Read every record; what other processes print between them is passed over."""
+    reader = _Reader()
+    found = assemble(reader.rows(path), path)
+    cut = ("lines that the terminal wrapped are joined",) if reader.wrapped else ()
+    return Imported(found.log, RunInfo(trainer="verl"), (*cut, *found.notes))
+
+
+class _Reader:
+    """Finds records in lines, which may be wrapped or have other lines between them."""
+
+    def __init__(self) -> None:
+        self.wrapped = 0
+        self._step: int | None = None
+        self._values: dict[str, Any] = {}
+        self._text = ""
+        self._since = 0
+        self._joined = False
+
+    def rows(self, path: Path) -> Iterator[Row]:
+        """Every record of a console."""
+        for line in lines(path):
+            self._since += 1
+            found = _STEP.search(line) if "step" in line else None
+            if found:
+                yield from self._end()
+                self._step, self._text = int(found[1]), _without_others(line[found.end() :])
+            elif self._text and self._wrapped(line):
+                self._text += line
+                self._joined = True
+                self.wrapped += 1
+            elif "/" in line and ":" in line:
+                yield from self._own_line(line)
+                continue
+            elif self._text and line.strip():
+                self._close()
+                continue
+            else:
+                continue
+            self._since = 0
+        yield from self._end()
+
+    def _wrapped(self, line: str) -> bool:
+        """Whether a line is the rest of a record that a terminal wrapped: together they make pairs, and apart they do not."""
+        if self._since > 1 or len(self._text) < 20 or len(line) > 4096 or "%|" in line:
+            return False
+        tail = self._text[self._text.rfind(" - ") + 3 :]
+        pairs = _SEPARATOR.split(tail + line)
+        if not all(map(_PAIR.fullmatch, pairs[:-1] or pairs)):
+            return False
+        return len(pairs) > 1 or not _PAIR.fullmatch(tail)
+
+    def _own_line(self, line: str) -> Iterator[Row]:
+        """A line that has one metric, of a list below ``step:N`` or of a dictionary that was printed prettily."""
+        text = bare(line)
+        self._close()
+        if found := _LISTED.match(text):
+            if self._step is not None and self._since < _GIVE_UP:
+                name, _, value = found[1].rpartition(":")
+                self._values[name.strip()] = value
+                self._since = 0
+        elif found := _QUOTED.match(text):
+            name, value = found[2], found[3]
+            if self._values and (name in self._values or "{" in text):
+                yield from self._end()
+            if name == _GLOBAL_STEP and self._step is None:
+                self._step = whole(value)
+            self._values[name] = value
+            self._since = 0
+            if "}" in text:
+                yield from self._end()
+
+    def _close(self) -> None:
+        """Take the pairs of the line that is open."""
+        text, self._text = self._text, ""
+        if "np." in text:
+            text = text.replace(":np.float64(", ":")
+            text = _NUMPY.sub(":", text) if "np." in text else text
+        pieces = _SEPARATOR.split(text) if self._joined else text.split(" - ")
+        self._joined = False
+        before = ""
+        for piece in pieces:
+            name, colon, value = piece.rpartition(":")
+            if colon:
+                self._values[before + name] = value.removesuffix(")")
+                before = ""
+            else:  # the first piece is empty; another without a value is part of a name
+                before = f"{before}{piece} - " if piece.strip() else ""
+
+    def _end(self) -> Iterator[Row]:
+        self._close()
+        values, self._values = self._values, {}
+        if values:
+            yield Row(self._step, values)
+        self._step = None
+
+
+def _without_others(text: str) -> str:
+    """A record without a progress bar that was drawn behind it, or Ray's count of repetitions."""
+    if "%|" in text:
+        text = next((piece for piece in split(text) if isinstance(piece, str)), "")
+    return _REPEATED.sub("", text) if "[repeated" in text else text
