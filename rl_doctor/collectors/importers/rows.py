@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.collectors.importers.columns import Columns, Points
 from rl_doctor.collectors.importers.numbers import whole
+from rl_doctor.collectors.importers.row_steps import MANY_RETURNS, returns, row_steps
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.store.metric_log import MetricLog, ordered, split_of
 from rl_doctor.store.step_axis import plain_name, step_names
@@ -24,8 +25,6 @@ _INDEX: Final = ("unnamed:_", "__index_level_")
 """What the plain names of an index begin with that pandas wrote."""
 _MANY_ROWS: Final = 4.0
 """Rows per step from which a log is one of samples or micro-batches."""
-_MANY_RETURNS: Final = 0.1
-"""Share of rows at which the step goes back, from which it is no step of the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,66 +78,26 @@ def assemble(rows: Iterable[Row], path: Path) -> Assembled:
     return _assembled(columns.take(), np.array(steps, np.float64), columns.texts, path)
 
 
-def assemble_columns(columns: Columns, path: Path) -> Assembled:
+def assemble_columns(columns: Columns, path: Path, axes: Collection[str] = ()) -> Assembled:
     """Turn gathered records into series; which of their numbers is the step is found out by name and by how it runs.
 
     Args:
         columns: the records.
         path: for messages.
+        axes: names that the log itself says are axes.
 
     Raises:
         InputError, NothingToJudgeError: as in ``assemble``.
     """
     points = columns.take()
-    axis = _axis(points, columns.rows)
-    steps = np.full(columns.rows, np.nan) if axis is None else _carried(points, axis, columns.rows)
-    kept = {name: found for name, found in points.items() if name != axis and not _is_bookkeeping(name)}
+    steps, names = row_steps(points, columns.rows, axes)
+    kept = {name: found for name, found in points.items() if name not in names and not _is_bookkeeping(name)}
     return _assembled(kept, steps, columns.texts, path)
 
 
 def _is_bookkeeping(name: str) -> bool:
     plain = plain_name(name)
     return plain in BOOKKEEPING or plain.startswith(_INDEX)
-
-
-def _axis(points: Mapping[str, Points], rows: int) -> str | None:
-    """The surest name of the step that most rows have and that moves forward; else the first that there is."""
-    candidates = {name: steps for name in step_names(points) if len(steps := _whole(points[name][1]))}
-    for name, steps in candidates.items():
-        moves = len(steps) < 2 or bool((steps != steps[0]).any())
-        if moves and 2 * len(steps) >= rows and _returns(steps) <= _MANY_RETURNS * len(steps):
-            return name
-    return next(iter(candidates), None)
-
-
-def _carried(points: Mapping[str, Points], axis: str, rows: int) -> NDArray[np.float64]:
-    """The step of each row; one that only has a tracker's own counter is no summary, and is at the step before it."""
-    at, values = points[axis]
-    steps = np.full(rows, np.nan)
-    steps[at] = np.where(_is_whole(values), values, np.nan)
-    if "_step" not in points or axis == "_step" or not np.isnan(steps).any():
-        return steps
-    counted = np.zeros(rows, np.bool_)
-    counted[points["_step"][0]] = True
-    known = np.flatnonzero(~np.isnan(steps))
-    if not len(known):
-        return steps
-    before = np.maximum(np.searchsorted(known, np.arange(rows), side="right") - 1, 0)
-    return np.where(counted & np.isnan(steps), steps[known[before]], steps)
-
-
-def _is_whole(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    with np.errstate(invalid="ignore"):
-        found: NDArray[np.bool_] = np.isfinite(values) & (np.abs(values) < 2**53) & (np.floor(values) == values)
-    return found
-
-
-def _whole(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return values[_is_whole(values)]
-
-
-def _returns(steps: NDArray[Any]) -> int:
-    return int((steps[1:] < steps[:-1]).sum())
 
 
 def _assembled(points: Mapping[str, Points], steps: NDArray[np.float64], texts: Collection[str], path: Path) -> Assembled:
@@ -182,9 +141,9 @@ class _Making:
             return steps, values
         made = ordered(steps, values)
         per_step = len(steps) / len(made[0])
-        back = _returns(steps)
+        back = returns(steps)
         if per_step >= _MANY_ROWS and len(made[0]) > 1:
-            if back > _MANY_RETURNS * len(steps):
+            if back > MANY_RETURNS * len(steps):
                 raise InputError(
                     f"{self._path}: its step goes back {back:,} times in {len(steps):,} rows of {name!r}: "
                     "no step of the training; log the optimizer step as 'step'"

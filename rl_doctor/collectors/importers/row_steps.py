@@ -1,0 +1,106 @@
+"""The step of each row of a log: which of its numbers is it, and what holds where a row has none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.collectors.importers.columns import Points
+from rl_doctor.store.step_axis import step_names
+
+COUNTER: Final = "_step"
+"""What trackers count rows by; trainers may set it to their own step."""
+MANY_RETURNS: Final = 0.1
+"""Share of rows at which the step goes back, from which it is no step of the training."""
+_ALIKE: Final = 0.9
+"""Share of its values that must be at most 1 from the step, for another axis to count the same thing."""
+
+Steps = NDArray[np.float64]
+
+
+def row_steps(points: Mapping[str, Points], rows: int, axes: Collection[str] = ()) -> tuple[Steps, frozenset[str]]:
+    """The step of each row.
+
+    Where there are several axes, as trackers allow, the surest by name that most rows have is the step. A row that has it not
+    takes another axis that runs beside it (``rollout/step`` beside ``train/step``). In a tracker's log, where a counter shows
+    that a row without any is no summary, it is at the step before it, as what is timed or evaluated between two steps; a row
+    before the first step is at the first. The counter itself is the step where it agrees with the axis wherever both are, or
+    there is no other.
+
+    Args:
+        points: what was logged, by name.
+        rows: number of rows.
+        axes: names that the tracker was told are axes.
+
+    Returns:
+        Steps ``[rows]``, NaN where a row has none, and the names of the axes that they are of.
+    """
+    axis = _axis(points, rows, axes)
+    if axis is None:
+        return np.full(rows, np.nan), frozenset()
+    steps = _spread(points[axis], rows)
+    if COUNTER not in points or axis == COUNTER:
+        return steps, frozenset({axis})
+    counter = _spread(points[COUNTER], rows)
+    both = ~np.isnan(steps) & ~np.isnan(counter)
+    if bool((steps[both] == counter[both]).all()):
+        return np.where(np.isnan(steps), counter, steps), frozenset({axis, COUNTER})
+    used = {axis, COUNTER}
+    before = _carried(steps)
+    for other in (*step_names(points), *axes):
+        if other in used or other not in points:
+            continue
+        own = _spread(points[other], rows)
+        there = ~np.isnan(own)
+        if there.any() and float(np.mean(np.abs(own[there] - before[there]) <= 1)) >= _ALIKE:
+            steps = np.where(np.isnan(steps), own, steps)
+            used.add(other)
+    return np.where(np.isnan(counter), steps, _carried(steps)), frozenset(used)
+
+
+def _axis(points: Mapping[str, Points], rows: int, axes: Collection[str]) -> str | None:
+    """The surest name of the step that most rows have and that moves forward; else the first that there is."""
+    named = [name for name in step_names(points) if name != COUNTER]
+    told = sorted(name for name in axes if name in points and name not in named)
+    ordered = (*named, *told, *([COUNTER] if COUNTER in points else ()))
+    candidates = {name: steps for name in ordered if len(steps := _whole(points[name][1]))}
+    for name, steps in candidates.items():
+        moves = len(steps) < 2 or bool((steps != steps[0]).any())
+        if moves and 2 * len(steps) >= rows and returns(steps) <= MANY_RETURNS * len(steps):
+            return name
+    return next(iter(candidates), None)
+
+
+def _spread(points: Points, rows: int) -> Steps:
+    """Whole numbers at their rows, NaN elsewhere."""
+    at, values = points
+    steps = np.full(rows, np.nan)
+    steps[at] = np.where(_is_whole(values), values, np.nan)
+    return steps
+
+
+def _carried(steps: Steps) -> Steps:
+    """Each gap filled with the step before it; before the first, with the first."""
+    known = np.flatnonzero(~np.isnan(steps))
+    if not len(known):
+        return steps
+    before = np.maximum(np.searchsorted(known, np.arange(len(steps)), side="right") - 1, 0)
+    return np.asarray(steps[known[before]])
+
+
+def _is_whole(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore"):
+        found: NDArray[np.bool_] = np.isfinite(values) & (np.abs(values) < 2**53) & (np.floor(values) == values)
+    return found
+
+
+def _whole(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values[_is_whole(values)]
+
+
+def returns(steps: NDArray[Any]) -> int:
+    """How often the step goes back."""
+    return int((steps[1:] < steps[:-1]).sum())
