@@ -8,8 +8,8 @@ from typing import Final
 STEP_NAMES: Final = (
     "step", "global_step", "train_global_step", "training_global_step", "training_step", "trainer_global_step", "train_step",
     "trainer_step", "global_steps", "optimizer_step", "optim_step", "update_step", "step_num", "step_idx", "steps",
-    "rollout_step", "_step", "iteration", "iterations", "iter", "update", "updates", "num_updates", "training_iteration", "time_iterations",
-    "total_steps", "timestep", "timesteps", "time_total_timesteps", "episode", "episodes",
+    "rollout_step", "_step", "iteration", "iterations", "iter", "update", "updates", "num_updates", "training_iteration",
+    "time_iterations", "total_steps", "timestep", "timesteps", "time_total_timesteps", "episode", "episodes",
 )  # fmt: skip
 """Names of the step as ``plain_name`` spells them, the surest first. An epoch is none: it is a fraction, or too coarse."""
 

@@ -66,9 +66,14 @@ def with_point(cell: str) -> str:
 
 
 def _below_comments(lines: Iterable[str]) -> Iterator[str]:
-    """Lines from the header on: without comments before it, and without the line that tells a spreadsheet the delimiter."""
+    """Lines from the header on: without comments before it, and without the line that tells a spreadsheet the delimiter.
+
+    Zeros, which a crash leaves in a file, are dropped.
+    """
     above = True
     for line in lines:
+        if "\0" in line:
+            line = line.replace("\0", "")  # noqa: PLW2901 - rarely needed
         if above and (not line.strip() or line.startswith(("#", "sep="))):
             continue
         above = False
@@ -80,6 +85,11 @@ class Rows:
 
     A header that comes again is left out; another header (columns were added while the run went on) counts from there.
 
+    Args:
+        lines: of the table.
+        form: how it is written.
+        single: whether a row is never longer than a line, so that a quote that does not close damages one row only.
+
     Attributes:
         unfit: rows that do not fit: with more or fewer cells, or cut short at the end.
         unfit_lines: lines that they take up.
@@ -87,23 +97,31 @@ class Rows:
         first_unfit: the line at which the first of them ends, from 1.
     """
 
-    def __init__(self, lines: Iterable[str], form: Form) -> None:
-        self._reader = csv.reader(_below_comments(lines), delimiter=form.delimiter)
+    def __init__(self, lines: Iterable[str], form: Form, *, single: bool = False) -> None:
+        self._lines = _below_comments(lines)
+        self._delimiter = form.delimiter
+        self._single = single
         self.unfit = self.unfit_lines = self.lines = self.first_unfit = 0
+
+    def _rows(self) -> Iterator[tuple[list[str], int]]:
+        """Rows, and the line at which each ends."""
+        if not self._single:
+            reader = csv.reader(self._lines, delimiter=self._delimiter, strict=True)
+            return ((row, reader.line_num) for row in reader)
+        return ((_cells(line, self._delimiter), at) for at, line in enumerate(self._lines, 1))
 
     def blocks(self, size: int) -> Iterator[tuple[tuple[str, ...], list[list[str]]]]:
         """Header and rows under it, at most ``size`` at once.
 
         Raises:
-            csv.Error: a cell is longer than any log has.
+            csv.Error: a quote does not close, or a cell is longer than any log has.
         """
         csv.field_size_limit(_LONGEST_CELL)
         names: tuple[str, ...] = ()
         steps: list[int] = []
         held: list[list[str]] = []
-        before = 0
-        for row in self._reader:
-            taken, before = self._reader.line_num - before, self._reader.line_num
+        for row, line in self._rows():
+            taken, self.lines = line - self.lines, line
             if not names:
                 names, steps = _header(row)
             elif len(row) == len(names) and not _is_header(row, steps):
@@ -119,10 +137,16 @@ class Rows:
             elif any(row):
                 self.unfit += 1
                 self.unfit_lines += taken
-                self.first_unfit = self.first_unfit or self._reader.line_num
-        self.lines = self._reader.line_num
+                self.first_unfit = self.first_unfit or line
         if held:
             yield names, held
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return []
 
 
 def _header(row: Sequence[str]) -> tuple[tuple[str, ...], list[int]]:

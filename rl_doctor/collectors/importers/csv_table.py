@@ -46,15 +46,12 @@ def read_table(path: Path, named: Callable[[Sequence[str]], dict[str, str]]) -> 
         form = form_of(decode(file.read(HEAD_BYTES)))
     if form is None:
         raise InputError(f"{path}: no table with a header and numbers; export it again")
-    columns = Columns()
     notes: list[str] = []
-    with open_text(path, newline="") as lines:
-        rows = Rows(lines, form)
-        try:
-            for names, block in rows.blocks(CHUNK):
-                _gather(columns, names, block, form, named, path)
-        except csv.Error as error:
-            raise InputError(f"{path}: damaged ({error}); export it again") from error
+    try:
+        columns, rows = _gathered(path, form, named)
+    except csv.Error as error:
+        columns, rows = _gathered(path, form, named, single=True)
+        notes.append(f"damaged ({error}): each line is read by itself")
     if rows.unfit:
         if 2 * rows.unfit_lines > rows.lines:
             raise InputError(
@@ -65,6 +62,17 @@ def read_table(path: Path, named: Callable[[Sequence[str]], dict[str, str]]) -> 
         notes.append(f"rows that do not fit the header, left out: {rows.unfit:,} ({where})")
     found = assemble_columns(columns, path)
     return Imported(found.log, notes=(*notes, *found.notes))
+
+
+def _gathered(
+    path: Path, form: Form, named: Callable[[Sequence[str]], dict[str, str]], *, single: bool = False
+) -> tuple[Columns, Rows]:
+    columns = Columns()
+    with open_text(path, newline=None if single else "") as lines:
+        rows = Rows(lines, form, single=single)
+        for names, block in rows.blocks(CHUNK):
+            _gather(columns, names, block, form, named, path)
+    return columns, rows
 
 
 def _gather(

@@ -31,7 +31,15 @@ def gathered(document: Any, called: str) -> tuple[Columns, tuple[str, ...]] | No
     for form in (_keyed_by_step, _by_row_index, _split_table, _lists_of_records, _of_columns):
         if (found := form(document)) is not None:
             return found
-    return _of_records([document]) if any(number(value) is not None for value in unnested(document).values()) else None
+    return _summary(document)
+
+
+def _summary(document: Mapping[str, Any]) -> tuple[Columns, tuple[str, ...]] | None:
+    """A single record: the last values of a run, whose step (if it has one) makes no history of them."""
+    record = flat(document)
+    if all(number(value) is None for value in record.values()):
+        return None
+    return _of_records([{name: value for name, value in record.items() if name not in step_names(record)}])
 
 
 def _of_records(records: Iterable[Mapping[str, Any]]) -> tuple[Columns, tuple[str, ...]]:

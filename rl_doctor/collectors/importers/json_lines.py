@@ -38,7 +38,7 @@ def _recognises(sample: Sample) -> Fit:
 def _record(line: str) -> dict[str, Any] | None:
     """The record that a line is; None if it is none."""
     if not line.startswith("{"):
-        line = line.lstrip()
+        line = line.replace("\0", "").lstrip()
         if not line.startswith("{"):
             return None
     try:
