@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import BinaryIO, Final
 
 from rl_doctor.collectors.importers import console
+from rl_doctor.collectors.importers.text_file import decode, encoding_of
 from rl_doctor.errors import InputError
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.metric_log import MetricLog
@@ -60,10 +61,13 @@ class Sample:
 
     @property
     def text(self) -> str:
-        """The head as text, without a byte order mark; empty for a folder and for bytes that are no text."""
-        if b"\0" in self.head:
+        """The head as text, without a byte order mark; empty for a folder and for bytes that are no text.
+
+        Zeros further down are what a crash leaves in a file: they are dropped.
+        """
+        if b"\0" in self.head[:1024] and encoding_of(self.head) == "utf-8":
             return ""
-        return self.head.decode("utf-8-sig", errors="replace")
+        return decode(self.head).replace("\0", "")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
