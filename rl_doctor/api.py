@@ -11,6 +11,7 @@ from rl_doctor import __version__
 from rl_doctor.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from rl_doctor.analyzer.logged import Logged
     from rl_doctor.errors import DoctorError
     from rl_doctor.report.model import Report, RunSummary
     from rl_doctor.rules.registry import Rule
@@ -78,20 +79,15 @@ def check(
     reading = _Reading(run, progress)
     known = metrics_for(run.columns)
     asked = {name for rule in chosen for name in (*rule.needs, *rule.optional)}
-    plan = reconcile.plan(run.info, run.columns, reading.metrics())
-    analysis = analyze(reading, sorted(name for name in asked if name in known or name.endswith(".")), plan.metrics)
+    plan = reconcile.plan(reading.info, run.columns, reading.metrics())
+    wanted = sorted(name for name in asked if name in known or name.endswith("."))
+    analysis = analyze(reading, wanted, plan.metrics, reading.logged)
     blank = reading.blank()
     comparisons = reconcile.compare(plan, analysis.series)
-    view = View(run.info, analysis.series, analysis.missing, run.facts, comparisons, plan.reason)
+    view = View(reading.info, analysis.series, analysis.missing, run.facts, comparisons, plan.reason)
     results = run_rules(chosen, view)
-    return Report(
-        _summary(run, _told(blank, analysis.reopened_rollouts), len(reading.metrics())),
-        results,
-        __version__,
-        SCHEMA_VERSION,
-        _now(),
-        required,
-    )
+    summary = _summary(run, reading.logged, _told(blank, analysis.reopened_rollouts))
+    return Report(summary, results, __version__, SCHEMA_VERSION, _now(), required)
 
 
 def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:
@@ -105,16 +101,28 @@ def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _summary(run: Run, told: tuple[str, ...], logged: int) -> RunSummary:
+def _summary(run: Run, logged: Logged, told: tuple[str, ...]) -> RunSummary:
     from rl_doctor.report.model import RunSummary
     from rl_doctor.store.info import doubts
 
-    info, facts = run.info, run.facts
+    info, facts = logged.info, run.facts
+    unknown = facts.unknown_columns if run.columns else (*facts.unknown_columns, *logged.unknown)
+    notes = (*facts.notes, *_recognised(run.info, info), *logged.notes, *doubts(info), *told)
     return RunSummary(
         str(run.path), info.trainer, info.trainer_version, info.algorithm, facts.first_step, facts.last_step, facts.sequences,
-        facts.tokens, facts.skipped_parts, facts.unknown_columns, (*facts.notes, *doubts(info), *told), facts.renamed_columns,
-        logged,
+        facts.tokens, facts.skipped_parts, unknown, notes, facts.renamed_columns, len(logged),
     )  # fmt: skip
+
+
+def _recognised(told: RunInfo, info: RunInfo) -> Iterator[str]:
+    """What of the description follows from the names of the metrics alone."""
+    found = [
+        f"{member} {value}"
+        for member in ("trainer", "algorithm")
+        if getattr(told, member) is None and (value := getattr(info, member)) is not None
+    ]
+    if found:
+        yield f"{' and '.join(found)}: by the names of the metrics"
 
 
 def failed(path: Path, error: DoctorError) -> Report:
@@ -135,22 +143,28 @@ class _Reading:
     def __init__(self, run: Run, progress: Progress | None) -> None:
         self._run = run
         self._progress = progress
-        self._log: MetricLog | None = None
+        self._logged: Logged | None = None
         self._finite: set[str] = set()
         self._blank: set[str] = set()
 
     @property
     def info(self) -> RunInfo:
-        return self._run.info
+        return self.logged.info
+
+    @property
+    def logged(self) -> Logged:
+        from rl_doctor.analyzer.logged import Logged
+
+        if self._logged is None:
+            self._logged = Logged(self._run.metrics(), self._run.info)
+        return self._logged
 
     @property
     def columns(self) -> Collection[str]:
         return self._run.columns
 
     def metrics(self) -> MetricLog:
-        if self._log is None:
-            self._log = self._run.metrics()
-        return self._log
+        return self.logged.log
 
     def batches(self, columns: Collection[str]) -> Iterator[Batch]:
         done = 0

@@ -97,13 +97,16 @@ def _lacking_one(name: str, columns: Collection[str], config: RunConfig) -> tupl
     return () if stored in columns else (stored,)
 
 
-def analyze(source: Source, names: Sequence[str] | None = None, extra: Iterable[Metric] = ()) -> Analysis:
+def analyze(
+    source: Source, names: Sequence[str] | None = None, extra: Iterable[Metric] = (), log: Logged | None = None
+) -> Analysis:
     """Compute metrics in one pass.
 
     Args:
         source: the run.
         names: canonical metric names, or a prefix that ends in a dot for all that start with it; by default all.
         extra: further metrics, registered or not, folded in the same pass where the run has the columns.
+        log: what the trainer logged, where it is read already.
 
     Returns:
         The series, and for each metric that was skipped the columns it lacks.
@@ -115,7 +118,6 @@ def analyze(source: Source, names: Sequence[str] | None = None, extra: Iterable[
     known = metrics_for(source.columns)
     missing: dict[str, tuple[str, ...]] = {}
     wanted: list[Metric] = []
-    log: Logged | None = None
     logged: dict[str, Series] = {}
     for prefix, unit in LOGGED_FAMILIES.items():
         if (names is None or prefix in names) and not any(name.startswith(prefix) for name in known):

@@ -2,97 +2,63 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.names import held_out
+from rl_doctor.analyzer.names.bookkeeping import bookkeeping
+from rl_doctor.analyzer.names.generic import OFFLINE
+from rl_doctor.analyzer.names.recognise import find_trainer, general, identify, lookup, names_of, version_bounds
+from rl_doctor.analyzer.names.registry import Name, plain
 from rl_doctor.analyzer.series import Series
 from rl_doctor.schema import RunConfig, RunInfo
-from rl_doctor.store.metric_log import MetricLog
+from rl_doctor.store.metric_log import MetricLog, Points
 
-LOGGED_FAMILIES: Final[Mapping[str, str]] = MappingProxyType({"reward.component.": "reward"})
-"""Metrics that depend on what the trainer calls things: what their names start with -> unit."""
-
-VALIDATION: Final[Mapping[str, re.Pattern[str]]] = MappingProxyType(
-    {
-        "val.mean_at_n": re.compile(r"val\.mean_at_n|val-core[/_].+[/_]mean@\d+|eval[/_](reward|accuracy)"),
-        "val.best_at_n": re.compile(r"val\.best_at_n|val-core[/_].+[/_]best@\d+[/_]mean"),
-    }
+LOGGED_FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
+    {"reward.component.": "reward", "part.": "1", "val.source.": "reward"}
 )
-"""Validation scores: what their names look like; the mean is taken over the names (data sources) that match."""
+"""Metrics that depend on what the trainer calls things: what their names start with -> unit.
 
-METRIC_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "reward.mean": ("reward", "reward_mean", "mean_reward", "critic_rewards_mean"),
-        "reward.std": ("reward_std",),
-        "reward.max": ("reward_max", "critic_rewards_max"),
-        "reward.min": ("reward_min", "critic_rewards_min"),
-        "reward.score_mean": ("critic_score_mean",),
-        "reward.score_max": ("critic_score_max",),
-        "reward.score_min": ("critic_score_min",),
-        "policy.entropy": ("entropy", "actor_entropy"),
-        "policy.kl_old_k1": ("actor_ppo_kl",),
-        "policy.clip_frac": ("clip_ratio_region_mean", "actor_pg_clipfrac"),
-        "policy.clip_frac_dual": ("actor_pg_clipfrac_lower",),
-        "policy.loss_total": ("loss",),
-        "ref.kl": ("kl", "kl_divergence", "actor_kl_loss"),
-        "adv.mean": ("critic_advantages_mean",),
-        "adv.max": ("critic_advantages_max",),
-        "adv.min": ("critic_advantages_min",),
-        "return.mean": ("critic_returns_mean",),
-        "return.max": ("critic_returns_max",),
-        "return.min": ("critic_returns_min",),
-        "group.zero_std_frac": ("frac_reward_zero_std",),
-        "length.mean": ("completions_mean_length", "completion_length", "response_length_mean"),
-        "length.max": ("completions_max_length", "response_length_max"),
-        "length.min": ("completions_min_length", "response_length_min"),
-        "length.limit_frac": ("response_length_clip_ratio",),
-        "length.truncated_frac": ("completions_clipped_ratio",),
-        "length.aborted_frac": ("response_aborted_ratio",),
-        "turns.mean": ("num_turns_mean",),
-        "optim.grad_norm": (
-            "grad_norm",
-            "actor_grad_norm",
-            "policy_grad_norm",
-            "actor_train_grad_norm",
-            "optim_grad_norm",
-            "update_grad_norm",
-            "ppo_actor_update_grad_norm",
-            "grpo_actor_update_grad_norm",
-            "policy_raw_grad_norm",
-            "gradient_norm",
-        ),
-        "optim.learning_rate": (
-            "learning_rate",
-            "actor_lr",
-            "lr",
-            "policy_policy_lr",
-            "policy_lr",
-            "optim_lr",
-            "actor_train_lr",
-            "lr-pg_0",
-            "update_lr",
-            "ppo_actor_update_lr",
-            "grpo_actor_update_lr",
-        ),
-    }
-)
-"""Metrics that trainers log with the meaning that they have here, by ``plain`` name."""  # fmt: skip
+``part.<part>.<metric>`` is a metric of a part of the batch, ``val.source.<source>`` a score on one source of held-out prompts.
+"""
+HELD_OUT: Final = ("val.mean_at_n", "val.best_at_n", "val.loss")
 
-_NEVER_ZERO: Final = frozenset({"policy.entropy", "policy.kl_old_k1", "ref.kl"})
-"""A metric that is 0 in every row of a log was not measured."""
+_NEVER_ZERO: Final = (
+    "policy.entropy", "policy.kl_old", "ref.kl", "mismatch.", "length.mean", "length.max", "turns.mean", "value.loss",
+    "value.explained_var", "pref.chosen_logprob", "pref.rejected_logprob", "policy.ratio_mean", "optim.learning_rate",
+)  # fmt: skip
+"""Metrics that are not 0 in every row of a run that measures them (what their names start with).
+
+A clip share, a share of aborted responses, an advantage, a loss, a reward and a gradient may be: the last two are then failures.
+"""
+_ROUNDED: Final = ("optim.learning_rate",)
+"""Of those, the ones at which 0 in every row is a failure that must be seen, unless the log rounds to it."""
+_DECIMALS: Final = 3
 CLIP_EPS: Final = 1e-6
 """What ``torch.nn.utils.clip_grad_norm_`` adds to the norm."""
-_COMPONENT: Final = re.compile(r"rewards/(.+)/(mean|std)")
 
 
-def plain(name: str) -> str:
-    """A native name without the prefix of the split and with one separator: tables cannot have a slash in a column."""
-    return name.removeprefix("train/").replace("/", "_")
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a metric is read: the key in the log, and the entry that maps it."""
+
+    key: tuple[str, str]
+    item: Name
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What a native name means: the place of the table that says so, that of the entry in it, and the metric or None."""
+
+    table: int
+    rank: int
+    item: Name
+    metric: str | None
 
 
 class Logged:
@@ -100,48 +66,165 @@ class Logged:
 
     Args:
         log: what the trainer logged.
-        info: the run's description.
+        info: the run's description; what it does not tell is taken from the names (``identify``).
     """
 
     def __init__(self, log: MetricLog, info: RunInfo) -> None:
-        self._log = log
-        self._info = info
-        self._present = {plain(name): name for name in sorted(log.names(), key=lambda name: (plain(name) == name, name))}
-        matches = {name: _COMPONENT.fullmatch(name.removeprefix("train/")) for name in self._present.values()}
-        self._components = {f"reward.component.{match[1]}.{match[2]}": name for name, match in matches.items() if match}
+        self.log = log
+        self.info = identify(info, log)
+        self._find = lookup(log)
+        self._trainer = find_trainer(self.info.trainer)
+        names = frozenset(plain(name) for name, _ in log.points)
+        self._bounds = version_bounds(self.info, self._trainer, names)
+        self._tables = ([] if self._trainer is None else [names_of(self._trainer.name)]) + [general()]
+        self._held_out = self._scores()
+        self._sources: dict[str, _Source] = {}
+        self._unknown: list[str] = []
+        self._told: dict[str, str] = {}
+        self._coarse: bool | None = None
+        self._map()
+
+    def __len__(self) -> int:
+        return len(self.log)
 
     def series(self, name: str, unit: str) -> Series | None:
         """The series of a canonical metric that the log holds, each value counted once; None if it holds none.
 
         It is looked for under the canonical name, then under the native ones.
         """
-        if name in VALIDATION:
-            return self._validation(name, unit)
-        if name in _DERIVED:
-            source, formula = _DERIVED[name]
-            found = self.series(source, unit)
-            values = None if found is None else formula(found.values, self._info.config)
-            return None if found is None or values is None else Series(name, unit, found.steps, values, found.counts)
-        native = _first((name, *METRIC_NAMES.get(name, ())), self._present | self._components)
-        if native is None:
-            return None
-        steps, values = self._log.series(native)
-        if native != name and name in _NEVER_ZERO and not values.any():
+        if name in _DERIVED and name not in self._sources:
+            base, formula = _DERIVED[name]
+            found = self.series(base, unit)
+            derived = None if found is None else formula(found.values, self.info.config)
+            return None if found is None or derived is None else Series(name, unit, found.steps, derived, found.counts)
+        if name in self._sources:
+            source = self._sources[name]
+            steps, values = self.log.points[source.key]
+            values = source.item.value(values)
+        elif name in self._held_out:
+            steps, values = _mean([self.log.points[key] for key in self._held_out[name]])
+        else:
             return None
         return Series(name, unit, steps, values, np.ones(len(steps), np.int64))
 
     def family(self, prefix: str) -> tuple[str, ...]:
         """Names of the metrics of a family that the log holds."""
-        return tuple(sorted(name for name in self._components if name.startswith(prefix)))
+        return tuple(sorted(name for name in (*self._sources, *self._held_out) if name.startswith(prefix)))
 
-    def _validation(self, name: str, unit: str) -> Series | None:
-        pattern = VALIDATION[name]
-        points = [found for (native, _), found in self._log.points.items() if pattern.fullmatch(native)]
-        if not points:
-            return None
-        steps, at = np.unique(np.concatenate([steps for steps, _ in points]), return_inverse=True)
-        totals = np.bincount(at, np.concatenate([values for _, values in points]))
-        return Series(name, unit, steps, totals / np.bincount(at), np.ones(len(steps), np.int64))
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Native names that mean no metric, without times, sizes and counters."""
+        return tuple(sorted(set(self._unknown)))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader must know: numbers that are not what their names say, and those that were never measured."""
+        return tuple(f"{name} {what}" for name, what in sorted(self._told.items()))
+
+    def _scores(self) -> dict[str, list[tuple[str, str]]]:
+        """Metrics of held-out prompts: canonical name -> keys in the log, over which the mean is taken."""
+        keys = {
+            name if held_out.marked(name) else f"eval_{name}": (name, split)
+            for name, split in self.log.points
+            if split == "eval" or held_out.marked(name)
+        }
+        tiers = {
+            "val.mean_at_n": (() if self._trainer is None else self._trainer.validation, held_out.MEAN),
+            "val.best_at_n": (() if self._trainer is None else self._trainer.best, held_out.BEST),
+            "val.loss": ((), held_out.LOSS if (self.info.algorithm or "") in OFFLINE else ()),
+        }
+        found: dict[str, list[tuple[str, str]]] = {}
+        for metric, (own, known) in tiers.items():
+            if any(name == metric for name, _ in self.log.points):
+                continue
+            chosen = held_out.chosen(keys, self._trainer, own, known)
+            if chosen:
+                found[metric] = [keys[name] for name in chosen]
+            if metric == HELD_OUT[0] and len(chosen) > 1 and all(chosen.values()):
+                for name, source in chosen.items():
+                    found.setdefault(f"val.source.{source}", []).append(keys[name])
+        return found
+
+    def _map(self) -> None:
+        """Decide for each native name which metric it is, and for each metric which name is read."""
+        ranked: dict[str, tuple[tuple[int, int, str], _Source]] = {}
+        used = {key for keys in self._held_out.values() for key in keys}
+        for key in self.log.points:
+            native, split = key
+            if key in used or (split == "eval" and not held_out.marked(native)):
+                continue
+            choice = self._choice(native)
+            if choice is None or choice.metric is None:
+                self._leave(native, choice)
+            elif not self._unmeasured(key, choice.item, choice.metric):
+                order = (choice.table, choice.rank, native)
+                if choice.metric not in ranked or order < ranked[choice.metric][0]:
+                    ranked[choice.metric] = (order, _Source(key, choice.item))
+        self._sources = {metric: source for metric, (_, source) in ranked.items()}
+        for source in self._sources.values():
+            if source.item.note:
+                self._told[source.key[0]] = source.item.note
+
+    def _choice(self, native: str) -> _Choice | None:
+        """What a native name means here: itself, else what the trainer's table says, else the general one; None if none does."""
+        if _canonical(native):
+            return _Choice(-1, 0, Name(native, native, measured=True), native)
+        for place, table in enumerate(self._tables):
+            for rank, item, metric in table.find(native):
+                if self._applies(item) and (item.holds is None or item.holds(self._find)):
+                    return _Choice(place, rank, item, metric)
+        return None
+
+    def _leave(self, native: str, choice: _Choice | None) -> None:
+        """Take note of a name that means no metric."""
+        if choice is not None or not bookkeeping(plain(native)):
+            self._unknown.append(native)
+        if choice is not None and choice.item.note:
+            self._told[native] = choice.item.note
+
+    def _applies(self, item: Name) -> bool:
+        return self._bounds.within(item) and (not item.algorithms or (self.info.algorithm or "") in item.algorithms)
+
+    def _unmeasured(self, key: tuple[str, str], item: Name, metric: str) -> bool:
+        """Whether a number is the same in every row although it cannot be; the reader is told."""
+        stem = metric.split(".", 2)[2] if metric.startswith("part.") else metric
+        values = self.log.points[key][1]
+        if not stem.startswith(_NEVER_ZERO) or values.any():
+            return False
+        if self._rounds():
+            self._told[key[0]] = "is 0 in every row of a log that rounds: below its precision, or not measured; left out"
+            return True
+        penalised = stem.startswith("ref.kl") and bool(self.info.config.kl_coef)
+        if item.measured or penalised or stem.startswith(_ROUNDED):
+            return False
+        self._told[key[0]] = "is 0 in every row: taken as not measured"
+        return True
+
+    def _rounds(self) -> bool:
+        """Whether the log holds no number with more than three decimals."""
+        if self._coarse is None:
+            scale = 10.0**_DECIMALS
+            self._coarse = all(_whole(values * scale) for _, values in self.log.points.values())
+        return self._coarse
+
+
+def _whole(values: NDArray[np.float64]) -> bool:
+    told = values[np.isfinite(values)]
+    return bool((np.abs(told - np.round(told)) <= 1e-6 * np.maximum(1.0, np.abs(told))).all())
+
+
+def _canonical(name: str) -> bool:
+    from rl_doctor.analyzer.registry import metrics
+
+    return name in metrics() or name.startswith(tuple(LOGGED_FAMILIES))
+
+
+def _mean(points: Iterable[Points]) -> Points:
+    """Mean over the sources that were measured at all the steps of the one measured most often."""
+    each = list(points)
+    steps = max((one[0] for one in each), key=len)
+    kept = [values[np.isin(at, steps)] for at, values in each if np.isin(steps, at).all()]
+    return steps, np.mean(kept, axis=0)
 
 
 def _clip_coef(grad_norm: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64] | None:
@@ -158,7 +241,3 @@ _DERIVED: Final[Mapping[str, tuple[str, Callable[[NDArray[np.float64], RunConfig
     )
 )
 """Metrics that follow from another one: its name, and the formula."""
-
-
-def _first(names: Collection[str], present: Mapping[str, str]) -> str | None:
-    return next((present[name] for name in names if name in present), None)

@@ -10,9 +10,11 @@ _SOURCE: Final = "verl, metric_utils.process_validation_metrics; TRL, evaluate"
 
 logged_metric(
     "val.mean_at_n", unit="reward", source=_SOURCE,
-    doc="Mean validation score as logged, over data sources.",
+    doc="Mean score on held-out prompts as logged: a reward or a share that is right, mean over the data sources that are always "
+    "measured together.",
 )  # fmt: skip
 logged_metric(
     "val.best_at_n", unit="reward", source=_SOURCE,
-    doc="Mean over prompts of the best of n validation scores as logged, over data sources.",
+    doc="Mean over prompts of the best of n scores on held-out prompts as logged, over data sources.",
 )  # fmt: skip
+logged_metric("val.loss", unit="1", source="Hugging Face's Trainer, evaluate", doc="Loss on held-out data as logged.")

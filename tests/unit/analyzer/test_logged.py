@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from rl_doctor.analyzer.engine import analyze
-from rl_doctor.analyzer.logged import METRIC_NAMES, plain
-from rl_doctor.analyzer.registry import metrics
 from rl_doctor.schema import RunConfig
 from rl_doctor.store.metric_log import MetricLog
 from tests.unit.analyzer.memory import MemoryRun, log
@@ -29,8 +27,6 @@ NATIVE = {
         "actor/lr",
         "actor_lr",
         "lr",
-        "policy/policy_lr",
-        "train/lr-pg_0",
     ],
     "reward.mean": ["reward", "train/reward", "critic/rewards/mean", "critic_rewards_mean"],
     "policy.entropy": ["entropy", "actor/entropy"],
@@ -47,22 +43,25 @@ def test_each_trainers_name_is_known(metric: str, name: str) -> None:
     assert (series.steps.tolist(), series.values.tolist(), series.counts.tolist()) == ([1, 2], [0.25, 0.5], [1, 1])
 
 
-def test_validation_scores_are_averaged_over_data_sources_at_the_steps_that_have_them() -> None:
-    run = MemoryRun(
-        [], logged=log({"val-core/a/acc/mean@4": {5: 0.25, 10: 0.5}, "val-core/b/acc/mean@4": {5: 0.75}, "val": {5: 9.0}})
-    )
-    series = analyze(run, ["val.mean_at_n"]).series["val.mean_at_n"]
-    assert (series.steps.tolist(), series.values.tolist()) == ([5, 10], [0.5, 0.5])
+def test_validation_scores_are_averaged_over_the_data_sources_that_are_measured_together() -> None:
+    scores = {"a": {5: 0.25, 10: 0.5}, "b": {5: 0.75, 10: 0.5}, "c": {5: 0.0}}
+    run = MemoryRun([], logged=log({**{f"val-core/{name}/acc/mean@4": each for name, each in scores.items()}, "val": {5: 9.0}}))
+    found = analyze(run, ["val.mean_at_n", "val.source."]).series
+    assert (found["val.mean_at_n"].steps.tolist(), found["val.mean_at_n"].values.tolist()) == ([5, 10], [0.5, 0.5])
+    assert {name: series.values.tolist() for name, series in found.items() if name != "val.mean_at_n"} == {
+        "val.source.a": [0.25, 0.5],
+        "val.source.b": [0.75, 0.5],
+        "val.source.c": [0.0],
+    }
     assert analyze(run, ["val.best_at_n"]).missing == {"val.best_at_n": ("val.best_at_n",)}
-    evaluated = MemoryRun([], logged=MetricLog.of([(3, "eval_reward", 0.5, "eval")]))
-    assert analyze(evaluated, ["val.mean_at_n"]).series["val.mean_at_n"].values.tolist() == [0.5]
 
 
-def test_names_are_of_metrics() -> None:
-    assert set(METRIC_NAMES) <= set(metrics())
-    taken = [name for names in METRIC_NAMES.values() for name in names]
-    assert len(taken) == len(set(taken))
-    assert all(plain(name) == name for name in taken)
+def test_what_an_evaluation_logs_under_plain_names_is_no_metric_of_the_training() -> None:
+    evaluated = MetricLog.of(
+        [(3, "reward", 0.5, "eval"), (3, "eval_entropy", 0.5, "eval"), (3, "kl", 0.5, "eval"), (3, "reward", 0.1, "train")]
+    )
+    found = analyze(MemoryRun([], logged=evaluated), ["val.mean_at_n", "reward.mean", "policy.entropy", "ref.kl"]).series
+    assert {name: series.values.tolist() for name, series in found.items()} == {"val.mean_at_n": [0.5], "reward.mean": [0.1]}
 
 
 def test_what_is_0_in_every_row_was_not_measured() -> None:
@@ -77,6 +76,7 @@ def test_reward_components_of_a_log() -> None:
     found = analyze(run, ["reward.component."]).series
     assert {name: series.values.tolist() for name, series in found.items()} == {
         "reward.component.fmt.mean": [0.5],
+        "reward.component.other.mean": [1.0],
         "reward.component.task.std": [0.1],
     }
 

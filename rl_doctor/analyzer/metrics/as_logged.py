@@ -1,0 +1,33 @@
+"""Numbers that logs have in a form that tokens do not give: another estimator, another reduction, or one that is not known."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rl_doctor.analyzer.registry import logged_metric
+
+_KL: Final = "http://joschu.net/blog/kl-approx.html"
+_SAMPLER: Final = "verl, utils/debug/metrics.py and rollout_corr_helper.py; TRL, GRPOTrainer"
+
+logged_metric(
+    "policy.kl_old", unit="nat", source=_KL,
+    doc="KL between the old policy and the one being trained as logged, by an estimator that is not known (k1, k2 or k3).",
+)  # fmt: skip
+logged_metric(
+    "ref.kl_sequence", unit="nat", source="TRL, PPOTrainer",
+    doc="KL to the reference policy as logged, summed over a response (not the mean over its tokens), mean over sequences.",
+)  # fmt: skip
+logged_metric(
+    "reward.spread", unit="reward", source="TRL, GRPOTrainer",
+    doc="Standard deviation of the reward as logged, where it is not known whether it is that of the batch or the mean of the "
+    "groups' own. 0 where no group tells its responses apart, in either case.",
+)  # fmt: skip
+logged_metric(
+    "mismatch.k1", unit="nat", source=_SAMPLER,
+    doc="Mean of rollout_logprob - the trainer's logprob as logged; signed, near 0 for honest logprobs.",
+)  # fmt: skip
+logged_metric("mismatch.abs_max", unit="nat", source=_SAMPLER, doc="Largest |d| as logged.")
+logged_metric(
+    "mismatch.prob_max", unit="1", source=_SAMPLER, doc="Largest absolute difference of the two probabilities as logged."
+)
+logged_metric("mismatch.prob_corr", unit="1", source=_SAMPLER, doc="Pearson correlation of the two probabilities as logged.")

@@ -1,0 +1,28 @@
+"""Training on preferences and on demonstrations, as the trainer logs it: no policy samples and nothing is rewarded there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rl_doctor.analyzer.registry import logged_metric
+
+_DPO: Final = "DPO, arXiv:2305.18290, eq. 7; TRL, DPOTrainer and KTOTrainer"
+
+logged_metric("pref.loss", unit="1", source=_DPO, doc="Loss on preferences as logged; log 2 for a policy that has not moved.")
+logged_metric(
+    "pref.margin", unit="1", source=_DPO,
+    doc="Mean reward of the chosen responses - that of the rejected ones, as logged.",
+)  # fmt: skip
+logged_metric(
+    "pref.accuracy", unit="1", source=_DPO, doc="Share of pairs whose chosen response has the higher reward, as logged."
+)
+for _side in ("chosen", "rejected"):
+    logged_metric(
+        f"pref.{_side}_reward", unit="1", source=_DPO,
+        doc=f"Mean implicit reward of the {_side} responses, beta times their log-ratio to the reference, as logged.",
+    )  # fmt: skip
+    logged_metric(
+        f"pref.{_side}_logprob", unit="nat", source=_DPO,
+        doc=f"Mean logprob of the {_side} responses as logged: a sum over tokens in most trainers.",
+    )  # fmt: skip
+logged_metric("sft.loss", unit="nat", source="maximum likelihood", doc="Loss of supervised training as logged.")

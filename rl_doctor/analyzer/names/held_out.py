@@ -1,0 +1,63 @@
+"""Scores on held-out prompts under any plain name, and what data source each is of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rl_doctor.analyzer.names.registry import Trainer, pattern, plain, spelled
+
+_SPLIT: Final = r"(?:eval|val|valid|validation|test|heldout|held_out|dev)(?:uation)?(?:-core|-aux)?[_-]"
+_RIGHT: Final = (
+    r"(?:acc|accuracy|exact_match|em|solve_rate|solved_rate|success_rate|success|pass@?_?1|pass_rate|win_rate|correct|"
+    r"correctness)"
+)
+_SCORE: Final = r"(?:reward|score|reward_mean|mean_reward|avg_reward|score_mean|mean_score|avg_score)"
+_END: Final = r"(?:_(?:mean|avg|rate|mean@\d+|avg@\d+))?"
+MEAN: Final = tuple(
+    re.compile(f"(?:{one})", re.IGNORECASE)
+    for one in (
+        rf"{_SPLIT}(?:(?P<source>.+?)_)?{_RIGHT}{_END}",
+        rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:mean|avg|acc)@\d+",
+        rf"{_SPLIT}(?:(?P<source>.+?)_)?{_SCORE}{_END}",
+    )
+)
+"""Tiers of patterns of mean scores, the best first: shares that are right before rewards."""
+BEST: Final = (
+    re.compile(rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:best@\d+(?:_mean)?|pass@?_?(?:[2-9]|\d\d+)|pass@?_?k)", re.IGNORECASE),
+)
+LOSS: Final = (re.compile(rf"{_SPLIT}loss", re.IGNORECASE),)
+
+
+_STARTS: Final = re.compile(_SPLIT)
+
+
+def marked(name: str) -> bool:
+    """Whether a native name says that it is of held-out prompts."""
+    return _STARTS.match(plain(name)) is not None
+
+
+def chosen(
+    names: Iterable[str], trainer: Trainer | None, tiers: Sequence[tuple[str, ...]], general: Sequence[re.Pattern[str]]
+) -> dict[str, str]:
+    """Names of the first tier that has any: native name -> data source ("" where the name has none)."""
+    made = {name: spelled(name) for name in names}
+    own = [tuple(pattern(native) if "{" in native else re.compile(re.escape(plain(native)), re.IGNORECASE) for native in tier)
+           for tier in tiers] if trainer is not None else []  # fmt: skip
+    for tier in [*own, *((one,) for one in general)]:
+        found: dict[str, str] = {}
+        for name, form in made.items():
+            match = next((match for regex in tier if (match := regex.fullmatch(form))), None)
+            if match is not None:
+                found[name] = _source(name, form, match)
+        if found:
+            return found
+    return {}
+
+
+def _source(name: str, form: str, match: re.Match[str]) -> str:
+    if "source" not in match.groupdict() or match["source"] is None:
+        return ""
+    start = len(name) - len(form)
+    return name[start + match.start("source") : start + match.end("source")]

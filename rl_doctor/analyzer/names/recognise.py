@@ -1,0 +1,146 @@
+"""Which trainer wrote a log, by the names in it, and what else they tell of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from rl_doctor.analyzer.names.generic import NAMES
+from rl_doctor.analyzer.names.registry import (
+    Bounds,
+    Lookup,
+    Name,
+    Names,
+    Trainer,
+    bounds_of,
+    matching,
+    plain,
+    together,
+    trainers,
+)
+from rl_doctor.schema import RunConfig, RunInfo
+from rl_doctor.store.metric_log import MetricLog, Points
+
+_TOPICS: Final = ("reward.", "policy.", "ref.", "adv.", "group.", "length.", "pref.", "mismatch.", "value.")
+_PLAIN_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "kl_coef": ("kl_coef", "beta", "kl_beta", "actor/kl_coef", "kl_loss_coef"),
+    "entropy_coef": ("entropy_coef", "entropy_coeff", "actor/entropy_coeff"),
+}
+"""Settings that trainers log beside their metrics: field of ``RunConfig`` -> names."""
+
+
+def lookup(log: MetricLog) -> Lookup:
+    """What was logged under a native name, in whatever form it is written there."""
+    written: dict[str, tuple[str, str]] = {}
+    for name, split in sorted(log.points, key=lambda key: (key[1] != "train", plain(key[0]) == key[0])):
+        written.setdefault(plain(name), (name, split))
+
+    def find(native: str) -> Points | None:
+        found = matching(native, written)
+        return log.series(*written[found[0]]) if len(found) == 1 else None
+
+    return find
+
+
+def find_trainer(name: str | None) -> Trainer | None:
+    """The trainer of that name, in any case."""
+    return trainers().get((name or "").lower())
+
+
+def recognised(names: Collection[str]) -> Trainer | None:
+    """The trainer that most of the plain ``names`` speak for; None where none has enough, or two have as many."""
+    scores = [(sum(together(mark, names) for mark in known.marks), known) for known in trainers().values()]
+    enough = sorted(((score, known) for score, known in scores if score >= known.least), key=lambda item: -item[0])
+    if not enough or (len(enough) > 1 and enough[0][0] == enough[1][0]):
+        return None
+    return enough[0][1]
+
+
+def identify(info: RunInfo, log: MetricLog) -> RunInfo:
+    """Fill in what the names of a log tell and the description does not: trainer, algorithm, settings logged as constants.
+
+    An algorithm is "grpo", "rloo", "ppo", ... where a policy samples, "dpo", "kto", "orpo", "cpo" or "reward_model" where it
+    learns from preferences, and "sft" where it learns from demonstrations; the last two kinds have no metrics of a reward.
+    """
+    names = frozenset(plain(name) for name, _ in log.points)
+    if not names:
+        return info
+    known = recognised(names) if info.trainer is None else find_trainer(info.trainer)
+    find = lookup(log)
+    algorithm = info.algorithm or _algorithm(known, names, find)
+    trainer = info.trainer or (None if known is None else known.name)
+    return replace(info, trainer=trainer, algorithm=algorithm, config=_settings(info.config, known, find))
+
+
+def version_bounds(info: RunInfo, known: Trainer | None, names: Collection[str]) -> Bounds:
+    """What is known of the trainer's version: told, else by the names."""
+    told = bounds_of(info.trainer_version)
+    return told if known is None or told != Bounds() else known.dated(names)
+
+
+def _algorithm(known: Trainer | None, names: Collection[str], find: Lookup) -> str | None:
+    if known is not None:
+        kinds = known.kinds.items()
+        by_names = next((kind for kind, marks in kinds if any(together(mark, names) for mark in marks)), None)
+        return None if by_names is None else known.refine(by_names, find)
+    if not {"loss", "eval_loss"}.intersection(names):
+        return None
+    preference = together("rewards/chosen+rewards/rejected", names) or together("chosen_reward+rejected_reward", names)
+    if preference:
+        return "dpo"
+    telling = {metric for name in names for _, _, metric in general().find(name) if metric is not None}
+    return None if any(metric.startswith(_TOPICS) for metric in telling - _SUPERVISED) else "sft"
+
+
+_SUPERVISED: Final = frozenset({"policy.entropy", "policy.loss_total", "sft.loss", "pref.loss", "pref.accuracy", "length.mean"})
+"""What the names of supervised training may be taken for."""
+
+
+def _settings(config: RunConfig, known: Trainer | None, find: Lookup) -> RunConfig:
+    told: dict[str, float] = {}
+    for setting, natives in _PLAIN_SETTINGS.items():
+        own = () if known is None or setting not in known.settings else (known.settings[setting],)
+        for native in (*own, *natives):
+            if getattr(config, setting) is None and setting not in told and (value := constant(find(native))) is not None:
+                told[setting] = value
+    return replace(config, **told) if told else config  # type: ignore[arg-type]
+
+
+def constant(points: Points | None) -> float | None:
+    """The value of a series that never changes; None for one that does, or that is not finite."""
+    if points is None or not points[1].size or not np.isfinite(points[1]).all() or np.ptp(points[1]) > 0.0:
+        return None
+    return float(points[1][0])
+
+
+@cache
+def general() -> Names:
+    """Names that are not one trainer's: those of trainers made at home, then those that the trainers agree on."""
+    return Names((*NAMES, *_agreed()))
+
+
+@cache
+def names_of(trainer: str) -> Names:
+    """The names of a trainer."""
+    return Names(trainers()[trainer].names)
+
+
+def _agreed() -> list[Name]:
+    """Exact names that have one meaning in all trainers that use them, whatever the version and the algorithm."""
+    meanings: dict[str, list[Name]] = {}
+    for known in trainers().values():
+        for item in known.names:
+            meanings.setdefault(plain(item.native), []).append(item)
+    taken = {plain(item.native) for item in NAMES}
+    agreed = []
+    for name, items in meanings.items():
+        first = items[0]
+        same = all((item.metric, item.factor, item.offset) == (first.metric, first.factor, first.offset) for item in items)
+        timeless = not any(item.since or item.until or item.holds or item.algorithms or item.family for item in items)
+        if name not in taken and same and timeless:
+            agreed.append(first)
+    return agreed

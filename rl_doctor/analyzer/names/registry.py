@@ -1,0 +1,217 @@
+"""Where the trainers' names register. A module in ``analyzer/names`` that declares a trainer is found by being there.
+
+Names are compared in their plain form, since tables write ``/`` as ``_`` and reporters put ``train/`` before it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.store.metric_log import Points
+
+Version = tuple[int, ...]
+Lookup = Callable[[str], Points | None]
+"""Native name -> what was logged under it; None where that is nothing or, for a family, more than one name."""
+
+_SEPARATORS: Final = str.maketrans("/. ", "___")
+_PREFIX: Final = "train_"
+_PLACE: Final = re.compile(r"\\\{(\w+)\\\}")
+
+
+def spelled(name: str) -> str:
+    """A native name with one separator and without the prefix of the training split, in its own case."""
+    made = name.translate(_SEPARATORS)
+    while made.lower().startswith(_PREFIX):
+        made = made[len(_PREFIX) :]
+    return made
+
+
+def plain(name: str) -> str:
+    """The form in which native names are compared: ``spelled``, in lower case."""
+    return spelled(name).lower()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Name:
+    """What a trainer calls a number.
+
+    Attributes:
+        native: as the trainer writes it; ``{word}`` stands for any text, as in ``rewards/{function}/mean``.
+        metric: canonical metric, with the same ``{word}`` for a family; None where the number is known and means none.
+        factor: value of the metric = factor * logged value + offset.
+        offset: see ``factor``.
+        since: first version with this meaning, or None.
+        until: first version without it, or None.
+        algorithms: the algorithms whose logs have this meaning; empty for all.
+        holds: whether the logged numbers bear the meaning out, where the name alone does not tell; None for always.
+        measured: whether it is logged only where it is measured, so that 0 in every row is a value.
+        note: what the reader must know where the number is not what its name says.
+    """
+
+    native: str
+    metric: str | None
+    factor: float = 1.0
+    offset: float = 0.0
+    since: Version | None = None
+    until: Version | None = None
+    algorithms: frozenset[str] = frozenset()
+    holds: Callable[[Lookup], bool] | None = None
+    measured: bool = False
+    note: str = ""
+
+    @property
+    def family(self) -> bool:
+        """Whether it stands for several names."""
+        return "{" in self.native
+
+    def value(self, logged: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Logged values in the metric's terms."""
+        if self.factor == 1.0 and self.offset == 0.0:
+            return logged
+        return np.asarray(self.factor * logged + self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is known of a version: ``low`` <= version < ``high``; None where that side is open."""
+
+    low: Version | None = None
+    high: Version | None = None
+
+    def within(self, item: Name) -> bool:
+        """Whether every version that is possible has the meaning ``item``."""
+        early = item.since is not None and (self.low is None or self.low < item.since)
+        late = item.until is not None and (self.high is None or self.high > item.until)
+        return not early and not late
+
+    def meets(self, other: Bounds) -> Bounds:
+        """Both bounds at once."""
+        lows = [one for one in (self.low, other.low) if one is not None]
+        highs = [one for one in (self.high, other.high) if one is not None]
+        return Bounds(max(lows, default=None), min(highs, default=None))
+
+
+def bounds_of(version: str | None) -> Bounds:
+    """Bounds that a version gives: itself. Unknown or unreadable, it gives none."""
+    parts = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+    if parts is None:
+        return Bounds()
+    exact = tuple(int(part or 0) for part in parts.groups())
+    return Bounds(exact, (*exact[:2], exact[2] + 1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trainer:
+    """One trainer: its names, and by which of them it is recognised.
+
+    Attributes:
+        name: as in ``RunInfo.trainer``.
+        label: for pages and messages.
+        source: where the names were read, with versions.
+        names: in the order in which they are preferred for the same metric.
+        marks: names that speak for this trainer; it is recognised by at least ``least`` of them.
+        least: see ``marks``.
+        kinds: algorithm -> names; the first of which any combination (names joined by ``+``) is there is the algorithm.
+        refine: (algorithm by the names, what was logged) -> algorithm.
+        dated: plain names -> what they tell of the version.
+        validation: tiers of names of scores on held-out prompts, the best first; ``{source}`` is the data source.
+        best: the same for the best of several answers.
+        settings: field of ``RunConfig`` -> name under which its constant value is logged.
+    """
+
+    name: str
+    label: str
+    source: str
+    names: tuple[Name, ...]
+    marks: tuple[str, ...] = ()
+    least: int = 2
+    kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    refine: Callable[[str, Lookup], str] = lambda algorithm, _: algorithm
+    dated: Callable[[Collection[str]], Bounds] = lambda _: Bounds()
+    validation: tuple[tuple[str, ...], ...] = ()
+    best: tuple[tuple[str, ...], ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class Names:
+    """A list of names, ready to be looked up.
+
+    Args:
+        items: entries in the order of preference.
+    """
+
+    def __init__(self, items: Iterable[Name]) -> None:
+        self._exact: dict[str, list[tuple[int, Name]]] = {}
+        self._families: list[tuple[int, Name, re.Pattern[str]]] = []
+        for rank, item in enumerate(items):
+            if item.family:
+                self._families.append((rank, item, pattern(item.native)))
+            else:
+                self._exact.setdefault(plain(item.native), []).append((rank, item))
+
+    def find(self, native: str) -> list[tuple[int, Name, str | None]]:
+        """Entries for a native name, exact ones alone where there are any, each with its rank and its metric."""
+        made = spelled(native)
+        if exact := self._exact.get(made.lower()):
+            return [(rank, item, item.metric) for rank, item in exact]
+        found = []
+        for rank, item, regex in self._families:
+            if match := regex.fullmatch(made):
+                start = len(native) - len(made)
+                words = {word: native[start + match.start(word) : start + match.end(word)] for word in match.groupdict()}
+                found.append((rank, item, None if item.metric is None else item.metric.format(**words)))
+                break
+        return found
+
+
+@cache
+def pattern(native: str) -> re.Pattern[str]:
+    """A native name as a pattern on ``spelled`` names; each ``{word}`` is a group."""
+    return re.compile(_PLACE.sub(r"(?P<\1>.+)", re.escape(spelled(native))), re.IGNORECASE)
+
+
+def matching(native: str, names: Collection[str]) -> list[str]:
+    """Those of the plain ``names`` that ``native`` stands for."""
+    if "{" not in native:
+        return [made] if (made := plain(native)) in names else []
+    regex = pattern(native)
+    return [name for name in names if regex.fullmatch(name)]
+
+
+def together(natives: str, names: Collection[str]) -> bool:
+    """Whether all of several native names, joined by ``+``, are among the plain ``names``."""
+    return all(matching(native, names) for native in natives.split("+"))
+
+
+_TRAINERS: Final[dict[str, Trainer]] = {}
+
+
+def trainer(declared: Trainer) -> Trainer:
+    """Register a trainer and return it."""
+    if declared.name in _TRAINERS:
+        raise ValueError(f"trainer {declared.name} is registered twice")
+    _TRAINERS[declared.name] = declared
+    return declared
+
+
+@cache
+def _load() -> None:
+    package = importlib.import_module("rl_doctor.analyzer.names")
+    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
+        importlib.import_module(f"{package.__name__}.{module}")
+
+
+def trainers() -> Mapping[str, Trainer]:
+    """Every trainer by name."""
+    _load()
+    return MappingProxyType(_TRAINERS)
