@@ -188,7 +188,7 @@ def with_pandas(path: Path) -> dict[str, list[float]]:
     by_step = terms.groupby("step")
     means = by_step.mean()
     ends = by_step[["ratio", "advantage"]].agg(["min", "max"])
-    quantiles = by_step["ratio"].quantile([0.01, 0.5, 0.99]).unstack()
+    quantiles = by_step["ratio"].quantile([0.01, 0.5, 0.99]).unstack()  # noqa: PD010
     rows = read("sequences", ROW_COLUMNS)
     reward = rows.groupby("step")["reward"].agg(["mean", "std", "min", "max"])
     length = rows.groupby("step")["response_length"].agg(["mean", "min", "max"])

@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.states import Sum
+from rl_doctor.analyzer import kernels
+from rl_doctor.analyzer.states import Sum, Sums
 from rl_doctor.schema import MISSING_INT
 from rl_doctor.store.batch import Batch
 
@@ -87,15 +88,33 @@ def finite(batch: Batch, name: str) -> Bools:
     return flags
 
 
+def picked(batch: Batch, name: str) -> NDArray[Any]:
+    """Column ``name`` at the selected tokens as it is stored, ``[n_selected]``; computed once per batch."""
+    key = ("picked", name)
+    if key not in batch.scratch:
+        chosen, column = selection(batch), batch.columns[name]
+        batch.scratch[key] = column if chosen.all() else column[chosen]
+    values: NDArray[Any] = batch.scratch[key]
+    return values
+
+
 def selected(batch: Batch, name: str) -> Floats:
     """Column ``name`` at the selected tokens, float64 ``[n_selected]``; computed once per batch."""
     key = ("selected", name)
     if key not in batch.scratch:
-        chosen = selection(batch)
-        column = batch.columns[name]
-        batch.scratch[key] = (column if chosen.all() else column[chosen]).astype(np.float64)
+        batch.scratch[key] = picked(batch, name).astype(np.float64)
     values: Floats = batch.scratch[key]
     return values
+
+
+def span(batch: Batch, name: str) -> tuple[float, float]:
+    """Smallest and largest value of column ``name`` at the selected tokens, NaN where one is NaN or there is none."""
+    key = ("span", name)
+    if key not in batch.scratch:
+        values = picked(batch, name)
+        batch.scratch[key] = (float(values.min()), float(values.max())) if values.size else (np.nan, np.nan)
+    ends: tuple[float, float] = batch.scratch[key]
+    return ends
 
 
 def segment_sums(values: NDArray[Any], splits: NDArray[np.int64]) -> Floats:
@@ -131,8 +150,50 @@ def per_sequence_sums(batch: Batch, values: NDArray[Any]) -> Floats:
 @derived
 def _filled(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Sequences with a selected token, and where their selected tokens start."""
-    rows = np.flatnonzero(per_sequence_counts(batch))
-    return rows, selected_splits(batch)[rows]
+    rows, edges = filled_rows(selected_splits(batch))
+    return rows, edges[:-1]
+
+
+@derived
+def edges(batch: Batch) -> NDArray[np.int64]:
+    """Int64 ``[n_filled + 1]``: splits of the selected tokens, without the sequences that have none."""
+    return filled_rows(selected_splits(batch))[1]
+
+
+def filled_rows(splits: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The segments of ``splits`` that are not empty, int64 ``[n_filled]``, and their splits, int64 ``[n_filled + 1]``."""
+    rows = np.flatnonzero(np.diff(splits))
+    return rows, np.append(splits[rows], splits[-1])
+
+
+def tokens_of_rows(splits: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the items of the segments ``rows`` stand, int64 ``[n]``, and their own splits, int64 ``[len(rows) + 1]``."""
+    lengths = np.diff(splits)[rows]
+    inner = np.append(0, np.cumsum(lengths))
+    return np.arange(inner[-1]) + np.repeat(splits[rows] - inner[:-1], lengths), inner
+
+
+def of_rows(batch: Batch, values: NDArray[Any], empty: float = 0) -> NDArray[Any]:
+    """Values ``[..., n_filled]`` of the sequences with a selected token as ``[..., n_sequences]``, ``empty`` for the others."""
+    return over_rows(values, _filled(batch)[0], batch.n_sequences, empty)
+
+
+def over_rows(values: NDArray[Any], rows: NDArray[np.int64], count: int, empty: float = 0) -> NDArray[Any]:
+    """Values ``[..., k]`` at ``rows`` of ``count`` rows, ``empty`` at the others."""
+    if values.shape[-1] == count:
+        return values
+    spread_out = np.full((*values.shape[:-1], count), empty, values.dtype)
+    spread_out[..., rows] = values
+    return spread_out
+
+
+def column_sums(batch: Batch, name: str) -> Floats:
+    """Sum of column ``name`` at the selected tokens per sequence, float64 ``[n_sequences]``; computed once per batch."""
+    key = ("sums", name)
+    if key not in batch.scratch:
+        batch.scratch[key] = of_rows(batch, kernels.column(picked(batch, name), edges(batch)))
+    sums: Floats = batch.scratch[key]
+    return sums
 
 
 @derived
@@ -143,10 +204,15 @@ def per_sequence_counts(batch: Batch) -> NDArray[np.int64]:
 
 def token_sum(batch: Batch, values: NDArray[Any], rows: Bools | None = None) -> Sum:
     """Exact sum of selected ``values`` ``[n_selected]`` with their number, over the sequences ``rows`` (default all)."""
-    sums, counts = per_sequence_sums(batch, values), per_sequence_counts(batch)
+    return row_sums(batch, per_sequence_sums(batch, values)[np.newaxis], rows)[0]
+
+
+def row_sums(batch: Batch, sums: Floats, rows: Bools | None = None) -> Sums:
+    """Exact totals of sums per sequence ``[k, n_sequences]`` with the number of selected tokens, over ``rows`` (default all)."""
+    counts = per_sequence_counts(batch)
     if rows is not None:
-        sums, counts = sums[rows], counts[rows]
-    return Sum.of(sums, int(counts.sum()))
+        sums, counts = sums[:, rows], counts[rows]
+    return Sums.of(sums, int(counts.sum()))
 
 
 def share(flags: Bools, *inputs: Floats) -> Sum:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Splits = NDArray[np.int64]
 
-_SERIES_BOUND: Final = 0.125
-_SERIES_TERMS: Final = 12
+_NEAR_ZERO: Final = 0.25
+_COTH: Final = (1 / 12, -1 / 720, 1 / 30_240, -1 / 1_209_600, 1 / 47_900_160)
+"""Terms of x/2 coth(x/2) = 1 + x^2 (1/12 - x^2/720 + ...): B_2k / (2k)!."""
 
 
 def k1(x: Floats) -> Floats:
@@ -28,21 +29,27 @@ def k3(x: Floats) -> Floats:
     """exp(x) - 1 - x, to a relative error of a few ulp at any x.
 
     With samples of p and x = log q - log p it estimates KL(p||q) without bias and is never negative.
-    Source: J. Schulman, Approximating KL divergence, 2020. Near zero by a series, where expm1(x) - x cancels.
+    Source: J. Schulman, Approximating KL divergence, 2020. Near zero, where expm1(x) - x cancels, from the even function
+    x/2 coth(x/2) = 1 + x^2 P(x^2), of which five terms do: k3(x) = x^2 (1/2 - x P) / (1 - x (1/2 - x P)).
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        series = np.full_like(x, 1.0 / _SERIES_TERMS)
-        for divisor in range(_SERIES_TERMS - 1, 1, -1):
-            series *= x
-            series += 1.0
-            series /= divisor
-        series *= x
-        series *= x
-        large = np.flatnonzero(~(np.abs(x) < _SERIES_BOUND))
+        square = x * x
+        half = square * _COTH[-1]
+        for coefficient in _COTH[-2:0:-1]:
+            half += coefficient
+            half *= square
+        half += _COTH[0]
+        half *= x
+        np.subtract(0.5, half, out=half)
+        square *= half
+        half *= x
+        np.subtract(1.0, half, out=half)
+        square /= half
+        large = np.flatnonzero(~(np.abs(x) < _NEAR_ZERO))
         if large.size:
             apart = x[large]
-            series[large] = np.where(apart == np.inf, np.inf, np.expm1(apart) - apart)
-    return series
+            square[large] = np.where(apart == np.inf, np.inf, np.expm1(apart) - apart)
+    return square
 
 
 def surrogate_loss(log_ratio: Floats, advantage: Floats, low: float, high: float, dual: float | None = None) -> Floats:

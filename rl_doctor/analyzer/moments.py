@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.states import UNIT, Sum, Sums, exact_quotient
+from rl_doctor.analyzer.exact import UNIT, exact_quotient
+from rl_doctor.analyzer.states import Sum, Sums
 
 _SPLITTER: Final = float((1 << 27) + 1)
 _TINY: Final = 1e-140

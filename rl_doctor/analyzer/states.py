@@ -15,11 +15,8 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-_SHIFT: Final = 1126
-UNIT: Final = 1 << _SHIFT
-"""The number 1 as an exact total."""
-_LOW_BITS: Final = 26
-_MANTISSA: Final = 2.0**53
+from rl_doctor.analyzer.exact import SHIFT, UNIT, exact_quotient, exact_total, exact_totals, short_total
+
 _SHORT: Final = 64
 _INFINITE_TOP: Final = 0x7F80
 
@@ -33,46 +30,6 @@ class State(Protocol):
 
     def __add__(self, other: Any, /) -> Self:
         """Merge; associative and commutative to the bit."""
-
-
-def exact_total(values: NDArray[np.float64]) -> int:
-    """The sum of finite float64 values as an integer in units of 2**-1126. Exact for up to 2**26 values."""
-    if values.size <= _SHORT:
-        return _short_total(values.tolist())
-    nonzero = values[values != 0.0]
-    if nonzero.size == 0:
-        return 0
-    fraction, exponent = np.frexp(nonzero)
-    mantissa = np.ldexp(fraction, 53).astype(np.int64)
-    lowest = int(exponent.min())
-    bins = exponent - lowest
-    high = np.bincount(bins, weights=(mantissa >> _LOW_BITS).astype(np.float64))
-    low = np.bincount(bins, weights=(mantissa & ((1 << _LOW_BITS) - 1)).astype(np.float64))
-    base = lowest - 53 + _SHIFT
-    return sum(
-        ((int(upper) << _LOW_BITS) + int(lower)) << (base + offset)
-        for offset, (upper, lower) in enumerate(zip(high.tolist(), low.tolist(), strict=True))
-        if upper or lower
-    )
-
-
-def _short_total(values: list[float]) -> int:
-    """The same one by one: for few values cheaper than the fixed cost of a dozen array operations."""
-    total = 0
-    for value in values:
-        fraction, exponent = math.frexp(value)
-        total += int(fraction * _MANTISSA) << (exponent - 53 + _SHIFT)
-    return total
-
-
-def exact_quotient(numerator: int, denominator: int) -> float:
-    """The correctly rounded quotient of two exact totals, infinite where it does not fit; NaN for a zero denominator."""
-    if denominator == 0:
-        return math.nan
-    try:
-        return numerator / denominator
-    except OverflowError:
-        return math.inf if (numerator > 0) == (denominator > 0) else -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +49,7 @@ class Sum:
         size = values.size if count is None else int(count)
         if values.size <= _SHORT:
             with suppress(ValueError, OverflowError):  # NaN or infinity: counted below
-                return cls(_short_total(values.tolist()), size)
+                return cls(short_total(values.tolist()), size)
         finite = np.isfinite(values)
         if finite.all():
             return cls(exact_total(values), size)
@@ -107,7 +64,7 @@ class Sum:
     @classmethod
     def counted(cls, number: int, count: int, nan: int = 0) -> Self:
         """The sum of ``number`` ones among ``count`` items, ``nan`` of which cannot be told (then the mean is NaN)."""
-        return cls(int(number) << _SHIFT, int(count), int(nan))
+        return cls(int(number) << SHIFT, int(count), int(nan))
 
     def __add__(self, other: Self, /) -> Self:
         return type(self)(
@@ -173,6 +130,14 @@ class Sums:
 
     def __getitem__(self, index: int) -> Sum:
         return self.parts[index] if self.parts else Sum()
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], count: int) -> Self:
+        """Sum each row of float64 values ``[k, n]``; ``count`` is the number of items behind every sum."""
+        finite = np.isfinite(values)
+        if not finite.all():
+            return cls(tuple(Sum.of(row, count) for row in values))
+        return cls(tuple(Sum(total, count) for total in exact_totals(values)))
 
     def to_row(self) -> dict[str, Any]:
         """A JSON-compatible form that loses nothing."""
@@ -252,12 +217,15 @@ class Histogram:
         """Histogram of ``values`` ``[n]``; they are rounded to float32 first."""
         with np.errstate(over="ignore"):
             single = values.astype(np.float32)
-        missing = np.isnan(single)
-        nan = int(np.count_nonzero(missing))
-        if nan:
-            single = single[~missing]
-        counts = np.bincount(single.view(np.uint32) >> 16, minlength=1 << 16)
+        return cls.of_counts(np.bincount(single.view(np.uint32) >> 16, minlength=1 << 16))
+
+    @classmethod
+    def of_counts(cls, counts: NDArray[np.int64]) -> Self:
+        """Histogram from the number of values that share their top 16 bits, int64 ``[2**16]``; NaN have bits of their own."""
         top = np.flatnonzero(counts)
+        missing = (top & 0x7FFF) > _INFINITE_TOP
+        nan = int(counts[top[missing]].sum())
+        top = top[~missing]
         keys = np.where(top & 0x8000, 0x7FFF - (top & 0x7FFF), top + 0x8000)
         order = np.argsort(keys)
         return cls(keys[order].astype(np.int32), counts[top[order]].astype(np.int64), nan)

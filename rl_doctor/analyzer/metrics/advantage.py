@@ -6,16 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import (
-    Bools,
-    Floats,
-    per_sequence_counts,
-    per_sequence_sums,
-    segment_extremes,
-    selected,
-    selected_splits,
-    token_sum,
-)
+from rl_doctor.analyzer import kernels
+from rl_doctor.analyzer.derive import Floats, edges, of_rows, per_sequence_counts, picked, row_sums, selected_splits
+from rl_doctor.analyzer.kernels import AdvantageRows
 from rl_doctor.analyzer.moments import std
 from rl_doctor.analyzer.registry import metric, reduction, sequence_value
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
@@ -31,26 +24,29 @@ def first_advantage(batch: Batch) -> Floats:
     splits = selected_splits(batch)
     found = np.full(batch.n_sequences, np.nan)
     filled = np.diff(splits) > 0
-    found[filled] = selected(batch, "advantage")[splits[:-1][filled]]
+    found[filled] = picked(batch, "advantage")[splits[:-1][filled]]
     return found
 
 
-def varies(batch: Batch) -> Bools:
-    """Of the sequences with a token trained on: whether the advantage differs between those tokens."""
-    low, high = segment_extremes(selected(batch, "advantage"), selected_splits(batch))
-    filled = per_sequence_counts(batch) > 0
-    return np.asarray(~(low[filled] == high[filled]), np.bool_)
+def _rows(batch: Batch, column: str) -> AdvantageRows:
+    """One pass over the column at the selected tokens; all ``[..., n_sequences]``, the ends NaN without a selected token."""
+    key = ("advantages", column)
+    if key not in batch.scratch:
+        found = kernels.advantages(picked(batch, column), edges(batch))
+        low, high = (of_rows(batch, ends, np.nan) for ends in (found.low, found.high))
+        batch.scratch[key] = AdvantageRows(of_rows(batch, found.sums), of_rows(batch, found.zeros), low, high)
+    rows: AdvantageRows = batch.scratch[key]
+    return rows
 
 
 def _declare(prefix: str, column: str, unit: str, what: str) -> None:
     @reduction(zero=Sums(), needs=(column,))
     def sums(batch: Batch) -> Sums:
-        values = selected(batch, column)
-        return Sums((token_sum(batch, values), token_sum(batch, values * values)))
+        return row_sums(batch, _rows(batch, column).sums[:2])
 
     @reduction(zero=Extremes(), needs=(column,))
     def ends(batch: Batch) -> Extremes:
-        return Extremes.of(selected(batch, column))
+        return Extremes.of(picked(batch, column))
 
     metric(f"{prefix}.mean", sums, mean, part=0, unit=unit, source=_COUNT, doc=f"Mean {what} over the tokens trained on.")
     metric(
@@ -67,17 +63,15 @@ _declare("return", "return", "reward", "return")
 
 @reduction(zero=Sums(), needs=("advantage",))
 def _shape(batch: Batch) -> Sums:
-    values = selected(batch, "advantage")
-    counts = per_sequence_counts(batch)
+    rows, counts = _rows(batch, "advantage"), per_sequence_counts(batch)
     filled = counts > 0
-    means = per_sequence_sums(batch, values)[filled] / counts[filled]
-    flags = varies(batch)
+    total, _, size = rows.sums
     return Sums(
         (
-            token_sum(batch, np.abs(values)),
-            token_sum(batch, values == 0.0),
-            Sum.of(means),
-            Sum.counted(int(np.count_nonzero(flags)), flags.size),
+            *row_sums(batch, size[np.newaxis]).parts,
+            Sum.counted(int(rows.zeros.sum()), int(counts.sum())),
+            Sum.of(total[filled] / counts[filled]),
+            Sum.counted(int(np.count_nonzero(rows.low[filled] != rows.high[filled])), int(np.count_nonzero(filled))),
         )
     )
 

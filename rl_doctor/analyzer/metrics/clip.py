@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
-from rl_doctor.analyzer.derive import Bools, derived, first_rows, later_rows, selected, share, tokens_of
-from rl_doctor.analyzer.metrics.policy import NEEDS, PASS_NEEDS, PASS_OPTIONAL, log_ratio, ratio
+from rl_doctor.analyzer.derive import Bools, first_rows, later_rows
+from rl_doctor.analyzer.metrics.policy import NEEDS, PASS_NEEDS, PASS_OPTIONAL, share_of
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, mean
 from rl_doctor.store.batch import Batch
@@ -15,40 +16,26 @@ _RANGE: Final = ("config.clip_low", "config.clip_high")
 _PPO: Final = "PPO, arXiv:1707.06347, eq. 7"
 
 
-@derived
-def _below(batch: Batch) -> Bools:
-    return ratio(batch) < 1.0 - (batch.info.config.clip_low or 0.0)
-
-
-@derived
-def _above(batch: Batch) -> Bools:
-    return ratio(batch) > 1.0 + (batch.info.config.clip_high or 0.0)
-
-
-@derived
-def _outside(batch: Batch) -> Bools:
-    return _below(batch) | _above(batch)
-
-
 @reduction(zero=Sums(), needs=(*NEEDS, *_RANGE))
 def _outside_counts(batch: Batch) -> Sums:
-    flags = (_outside(batch), _below(batch), _above(batch))
-    return Sums(tuple(share(flag, log_ratio(batch)) for flag in flags))
+    below, above = (share_of(batch, index, 6) for index in (1, 2))
+    return Sums((_either(below, above), below, above))
 
 
 @reduction(zero=Sums(), needs=(*NEEDS, "advantage", *_RANGE))
 def _bound(batch: Batch) -> Sums:
-    advantage = selected(batch, "advantage")
-    low = _below(batch) & (advantage < 0)
-    high = _above(batch) & (advantage > 0)
-    return Sums(tuple(share(flag, log_ratio(batch), advantage) for flag in (low | high, low, high)))
+    low, high = (share_of(batch, index, 6, 7) for index in (3, 4))
+    return Sums((_either(low, high), low, high))
 
 
 @reduction(zero=Sum(), needs=(*NEEDS, "advantage", "config.dual_clip"))
 def _dual(batch: Batch) -> Sum:
-    advantage = selected(batch, "advantage")
-    limit = batch.info.config.dual_clip or 0.0
-    return share((ratio(batch) > limit) & (advantage < 0), log_ratio(batch), advantage)
+    return share_of(batch, 5, 6, 7)
+
+
+def _either(one: Sum, other: Sum) -> Sum:
+    """The share of the tokens that one of two shares counts, which have none in common."""
+    return replace(one, total=one.total + other.total)
 
 
 for _index, (_suffix, _what) in enumerate(
@@ -78,8 +65,7 @@ for _index, (_suffix, _what) in enumerate(
 def _declare(prefix: str, rows: Callable[[Batch], Bools], when: str) -> None:
     @reduction(zero=Sum(), needs=(*NEEDS, *PASS_NEEDS, *_RANGE), optional=PASS_OPTIONAL)
     def outside(batch: Batch) -> Sum:
-        chosen = tokens_of(batch, rows(batch))
-        return share(_outside(batch)[chosen], log_ratio(batch)[chosen])
+        return _either(*(share_of(batch, index, 6, rows=rows(batch)) for index in (1, 2)))
 
     metric(
         f"policy.{prefix}_outside_frac", outside, mean, unit="1", source=_PPO,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from rl_doctor.analyzer.derive import selected, token_sum
+import numpy as np
+
+from rl_doctor.analyzer.derive import column_sums, row_sums
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, mean
 from rl_doctor.store.batch import Batch
@@ -15,7 +17,7 @@ _SHANNON: Final = "C. Shannon, A mathematical theory of communication, 1948"
 def _declare(name: str, column: str, doc: str) -> None:
     @reduction(zero=Sum(), needs=(column,))
     def total(batch: Batch) -> Sum:
-        return token_sum(batch, selected(batch, column))
+        return row_sums(batch, column_sums(batch, column)[np.newaxis])[0]
 
     metric(name, total, mean, unit="nat", source=_SHANNON, doc=doc)
 

@@ -9,8 +9,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import FIRST_STEP, Floats, derived, kept_splits, selection
-from rl_doctor.analyzer.metrics.mismatch import Pair, pass_pair, rollout_pair, trainer_side
+from rl_doctor.analyzer import kernels
+from rl_doctor.analyzer.derive import FIRST_STEP, Bools, Floats, derived, kept_splits, selection, tokens_of_rows
+from rl_doctor.analyzer.metrics.mismatch import (
+    Pair,
+    pass_moments,
+    pass_pair,
+    rollout_moments,
+    rollout_pair,
+    trainer_side,
+)
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, mean
 from rl_doctor.store.batch import Batch
@@ -49,10 +57,9 @@ class RowMoments:
         return np.where(fine, (n * xy - x * y) / np.sqrt(np.where(fine, power, 1.0)), 0.0)
 
 
-def _row_moments(pair: Pair) -> RowMoments:
-    x, y = pair.x, pair.y
-    values = (x, y, x * x, y * y, x * y)
-    return RowMoments(np.stack([np.diff(pair.splits).astype(np.float64), *map(pair.sums, values)], axis=1))
+def _row_moments(pair: Pair, sums: Floats | None = None) -> RowMoments:
+    sums = pair.over(kernels.moments) if sums is None else sums
+    return RowMoments(np.concatenate([np.diff(pair.splits)[np.newaxis].astype(np.float64), sums]).T)
 
 
 def _shifted(x: Floats, y: Floats, splits: NDArray[np.int64], lag: int) -> RowMoments:
@@ -67,7 +74,14 @@ def _shifted(x: Floats, y: Floats, splits: NDArray[np.int64], lag: int) -> RowMo
     return _row_moments(Pair(x[fine], other[fine], kept_splits(splits, fine)))
 
 
-def scan(pair: Pair, x: Floats, y: Floats, splits: NDArray[np.int64]) -> tuple[Sums, Sums]:
+def scan(
+    pair: Pair,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    splits: NDArray[np.int64],
+    counted: Bools | None = None,
+    sums: Floats | None = None,
+) -> tuple[Sums, Sums]:
     """Look for shifted rows.
 
     Args:
@@ -75,12 +89,14 @@ def scan(pair: Pair, x: Floats, y: Floats, splits: NDArray[np.int64]) -> tuple[S
         x: float ``[n_tokens]``, NaN where it does not count.
         y: the same for the other logprob.
         splits: int64 ``[n_sequences + 1]``.
+        counted: bool ``[n_tokens]``, where they count at all; by default everywhere.
+        sums: ``kernels.moments`` of the pair, where they are known.
 
     Returns:
         Sums over judged rows (shifted rows; their correlations at the offset found; shifted rows by offset, one sum each), and
         sums over the pairs of short rows that disagree in place (six moments in place, then at each offset), of all short pairs.
     """
-    placed = _row_moments(pair)
+    placed = _row_moments(pair, sums)
     judged = placed.n >= LEAST_TOKENS
     inplace = placed.corr
     short = (placed.n >= LEAST_POOLED) & ~judged
@@ -92,9 +108,10 @@ def scan(pair: Pair, x: Floats, y: Floats, splits: NDArray[np.int64]) -> tuple[S
     best: Floats = np.zeros(len(splits) - 1)
     if looked.any():
         rows = np.flatnonzero(looked)
-        tokens = np.repeat(looked, np.diff(splits))
-        inner = np.concatenate([[0], np.cumsum(np.diff(splits)[rows])]).astype(np.int64)
-        left, right = x[tokens].astype(np.float64), y[tokens].astype(np.float64)
+        index, inner = tokens_of_rows(splits, rows)
+        left, right = x[index].astype(np.float64), y[index].astype(np.float64)
+        if counted is not None:
+            left[~counted[index]] = np.nan
         tried = [_shifted(left, right, inner, lag) for lag in LAGS]
         pooled[1:] = [found.table[doubtful[rows]] for found in tried]
         corr = np.stack([np.where(found.n >= LEAST_TOKENS - 3, found.corr, 0.0) for found in tried], axis=1)
@@ -155,19 +172,14 @@ def _rollout_scan(batch: Batch) -> tuple[Sums, Sums]:
     pair, trainer = rollout_pair(batch), trainer_side(batch)
     if pair is None or trainer is None:
         return Sums(), Sums()
-    return scan(pair, _hidden(batch, batch.columns["rollout_logprob"]), _hidden(batch, trainer), batch.splits)
+    rollout = batch.columns["rollout_logprob"]
+    return scan(pair, rollout, trainer, batch.splits, selection(batch), rollout_moments(batch))
 
 
 @derived
 def _pass_scan(batch: Batch) -> tuple[Sums, Sums]:
     old, new = batch.columns["old_logprob"], batch.columns["logprob"]
-    return scan(pass_pair(batch), _hidden(batch, old), _hidden(batch, new), batch.splits)
-
-
-def _hidden(batch: Batch, values: NDArray[Any]) -> NDArray[Any]:
-    """The column with NaN where it is not trained on."""
-    chosen = selection(batch)
-    return values if chosen.all() else np.where(chosen, values, np.float32(np.nan))
+    return scan(pass_pair(batch), old, new, batch.splits, selection(batch), pass_moments(batch))
 
 
 @reduction(zero=Sums(), needs=_NEEDS, optional=_OPTIONAL)

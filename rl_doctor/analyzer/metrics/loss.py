@@ -7,10 +7,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer import estimators
-from rl_doctor.analyzer.derive import Floats, derived, known, per_sequence_counts, per_sequence_sums, selected
-from rl_doctor.analyzer.metrics.policy import NEEDS, log_ratio
-from rl_doctor.analyzer.metrics.ref import kl_terms
+from rl_doctor.analyzer.derive import Floats, column_sums, known, per_sequence_counts
+from rl_doctor.analyzer.metrics.policy import KL_FORMULAS, NEEDS, policy_rows
+from rl_doctor.analyzer.metrics.ref import kl_sums
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, mean
 from rl_doctor.store.batch import Batch
@@ -20,25 +19,21 @@ _NORMALISERS: Final = ("loss_scale_factor", "padded_width")
 AGGREGATIONS: Final = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum")
 
 
-@derived
 def policy_loss(batch: Batch) -> Floats:
-    """Clipped surrogate at the selected tokens, times is_weight where the run has it, float64 ``[n_selected]``."""
-    config = batch.info.config
-    loss = estimators.surrogate_loss(
-        log_ratio(batch), selected(batch, "advantage"), config.clip_low or 0.0, config.clip_high or 0.0, config.dual_clip
-    )
-    return loss if batch.get("is_weight") is None else loss * selected(batch, "is_weight")
+    """Clipped surrogate, times is_weight where the run has it, summed per sequence, float64 ``[n_sequences]``."""
+    loss: Floats = policy_rows(batch).sums[5]
+    return loss
 
 
-def aggregated(batch: Batch, values: Floats, aggregation: str) -> Sum:
-    """Sum and count whose quotient is the mean of ``values`` ``[n_selected]`` under a loss aggregation.
+def aggregated(batch: Batch, sums: Floats, aggregation: str) -> Sum:
+    """Sum and count whose quotient is the mean of a value, summed per sequence ``[n_sequences]``, under a loss aggregation.
 
     Sequences without a selected token count in none of them. Source: DAPO, arXiv:2503.14476, eq. 12 (token-mean); Dr. GRPO,
     arXiv:2503.20783 (seq-mean-token-sum-norm: the sum over loss_scale_factor, else over padded_width).
     """
     counts = per_sequence_counts(batch)
     filled = counts > 0
-    sums = per_sequence_sums(batch, values)[filled]
+    sums = sums[filled]
     if aggregation == "token-mean":
         return Sum.of(sums, int(counts.sum()))
     if aggregation == "seq-mean-token-mean":
@@ -60,17 +55,17 @@ def _normaliser(batch: Batch) -> Floats:
 
 
 def _total(batch: Batch) -> Floats | None:
-    """Per-token total loss, or None where a term that the configuration asks for cannot be computed."""
+    """Total loss summed per sequence, or None where a term that the configuration asks for cannot be computed."""
     config = batch.info.config
     total = policy_loss(batch)
     if config.entropy_coef:
         if batch.get("entropy") is None:
             return None
-        total = total - config.entropy_coef * selected(batch, "entropy")
+        total = total - config.entropy_coef * column_sums(batch, "entropy")
     if config.kl_coef and not config.kl_in_reward:
-        if batch.get("ref_logprob") is None or config.kl_estimator not in kl_terms(batch):
+        if batch.get("ref_logprob") is None or config.kl_estimator not in KL_FORMULAS:
             return None
-        total = total + config.kl_coef * kl_terms(batch)[config.kl_estimator]
+        total = total + config.kl_coef * kl_sums(batch)[list(KL_FORMULAS).index(config.kl_estimator)]
     return total
 
 

@@ -15,30 +15,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer import kernels
 from rl_doctor.analyzer.derive import (
     FIRST_STEP,
     Bools,
     Floats,
     derived,
+    filled_rows,
     finite,
     first_rows,
     kept_splits,
     known,
-    per_sequence_counts,
+    over_rows,
+    picked,
     positions,
     segment_sums,
-    selected,
     selected_splits,
     selection,
+    span,
     spread,
+    tokens_of_rows,
 )
-from rl_doctor.analyzer.estimators import k3
+from rl_doctor.analyzer.kernels import PairRows
 from rl_doctor.analyzer.moments import correlation, slope
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
@@ -46,38 +50,62 @@ from rl_doctor.store.batch import Batch
 
 PLACEHOLDER_BELOW: Final = -1.0
 """A trainer logprob below this at a token that the engine calls certain (exactly 0) cannot be numerics or truncation."""
-NOISE: Final = 0.02
-"""Differences below this (nat) carry no sign: rounding of the engine and of bfloat16."""
 IMPOSSIBLE: Final = 1e-3
 """A logprob at or above this is no rounding of one; such tokens are counted by the metrics on impossible values and left out."""
-LARGEST: Final = 10.0
 _P1: Final = "honest sampling gives E[exp(difference)] = 1: importance sampling identity"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """Two logprobs of the same tokens: ``x`` (the sampler's side) and ``y``, float64 ``[n]``; ``splits`` by sequence."""
+    """Two logprobs of the same tokens: ``x`` (the sampler's side) and ``y``, float ``[n]``; ``splits`` by sequence."""
 
-    x: Floats
-    y: Floats
+    x: NDArray[Any]
+    y: NDArray[Any]
     splits: NDArray[np.int64]
 
-    def sums(self, values: Floats) -> Floats:
-        """Sum of ``values`` ``[n]`` per sequence."""
-        return segment_sums(values, self.splits)
+    def over(self, kernel: Callable[[NDArray[Any], NDArray[Any], NDArray[np.int64]], Floats]) -> Floats:
+        """Sums of a kernel per sequence, ``[k, n_sequences]``."""
+        rows, edges = filled_rows(self.splits)
+        return over_rows(kernel(self.x, self.y, edges), rows, len(self.splits) - 1)
+
+    @property
+    def rows(self) -> PairRows:
+        """Sums of the difference per sequence."""
+        rows, edges = filled_rows(self.splits)
+        found = kernels.pair(self.x, self.y, edges)
+        return replace(found, sums=over_rows(found.sums, rows, len(self.splits) - 1))
+
+    def of(self, chosen: Bools) -> Pair:
+        """The tokens of the sequences ``chosen``, bool ``[n_sequences]``; the other sequences are empty."""
+        if chosen.all():
+            return self
+        keep = np.repeat(chosen, np.diff(self.splits))
+        return Pair(self.x[keep], self.y[keep], kept_splits(self.splits, keep))
 
 
-def _pair(batch: Batch, x: Floats, y: Floats, keep: Bools | None = None) -> Pair:
-    """A pair from two logprobs at the selected tokens, ``[n_selected]``, where both are possible values and ``keep`` holds."""
-    fine = possible(x) & possible(y)
+def _pair(batch: Batch, x: str, y: str | NDArray[Any], keep: Bools | None = None) -> Pair:
+    """A pair from two columns at the selected tokens where both are possible values and ``keep`` ``[n_selected]`` holds.
+
+    ``y`` may also be the values ``[n_selected]`` themselves.
+    """
+    left, right = picked(batch, x), picked(batch, y) if isinstance(y, str) else y
+    if keep is None and all_possible(batch, x) and isinstance(y, str) and all_possible(batch, y):
+        return Pair(left, right, selected_splits(batch))
+    fine = possible(left) & possible(right)
     if keep is not None:
         fine &= keep
     if fine.all():
-        return Pair(x, y, selected_splits(batch))
-    return Pair(x[fine], y[fine], kept_splits(selected_splits(batch), fine))
+        return Pair(left, right, selected_splits(batch))
+    return Pair(left[fine], right[fine], kept_splits(selected_splits(batch), fine))
 
 
-def possible(values: Floats) -> Bools:
+def all_possible(batch: Batch, name: str) -> bool:
+    """Whether every trained token has a possible value in the column."""
+    low, high = span(batch, name)
+    return low > -math.inf and high < IMPOSSIBLE
+
+
+def possible(values: NDArray[Any]) -> Bools:
     """Finite values that a logprob can have."""
     fine: Bools = np.isfinite(values) & (values < IMPOSSIBLE)
     return fine
@@ -98,27 +126,38 @@ def first_pass(batch: Batch) -> Bools | None:
 @derived
 def bypassed(batch: Batch) -> Bools:
     """Bool ``[n_sequences]``: old_logprob repeats rollout_logprob at every trained token that has both."""
-    old, rollout = batch.get("old_logprob"), batch.get("rollout_logprob")
-    if old is None or rollout is None:
+    if batch.get("old_logprob") is None or batch.get("rollout_logprob") is None:
         return np.zeros(batch.n_sequences, np.bool_)
-    both = selection(batch) & finite(batch, "old_logprob") & finite(batch, "rollout_logprob")
-    differs = segment_sums(both & (old != rollout), batch.splits)
-    repeats: Bools = (differs == 0) & (segment_sums(both, batch.splits) > 0)
+    old, rollout, splits = picked(batch, "old_logprob"), picked(batch, "rollout_logprob"), selected_splits(batch)
+    rows, starts = filled_rows(splits)
+    rows = rows[~_differs(old[starts[:-1]], rollout[starts[:-1]])]  # most rows tell by their first token
+    repeats = np.zeros(batch.n_sequences, np.bool_)
+    if rows.size:
+        index, inner = tokens_of_rows(splits, rows)
+        one, other = old[index], rollout[index]
+        both = np.isfinite(one) & np.isfinite(other)
+        repeats[rows] = (segment_sums(_differs(one, other), inner) == 0) & (segment_sums(both, inner) > 0)
     return repeats
 
 
+def _differs(one: NDArray[Any], other: NDArray[Any]) -> Bools:
+    """Where both are finite and not equal."""
+    differs: Bools = (one != other) & np.isfinite(one) & np.isfinite(other)
+    return differs
+
+
 @derived
-def trainer_side(batch: Batch) -> Floats | None:
+def trainer_side(batch: Batch) -> NDArray[Any] | None:
     """The trainer's logprob of the policy that should have sampled, NaN where unknown, ``[n_tokens]``."""
     old, new = batch.get("old_logprob"), batch.get("logprob")
     if new is None:
         return old
-    first = first_pass(batch)
-    usable = new if first is None else np.where(spread(batch, first), new, np.float32(np.nan))
-    if old is None:
-        return usable
     repeats = bypassed(batch)
-    return np.where(spread(batch, repeats), usable, old) if repeats.any() else old
+    if old is not None and not repeats.any():
+        return old
+    first = first_pass(batch)
+    usable = new if first is None or first.all() else np.where(spread(batch, first), new, np.float32(np.nan))
+    return usable if old is None else np.where(spread(batch, repeats), usable, old)
 
 
 @derived
@@ -134,23 +173,26 @@ def candidates(batch: Batch) -> Bools:
 
 @derived
 def _placeholders(batch: Batch) -> Bools | None:
-    """Bool ``[n_selected]``: candidates whose rollout_logprob is a placeholder; None where the run has no trainer logprob."""
+    """Bool ``[n_selected]``: candidates whose rollout_logprob is a placeholder; None where there is none."""
     trainer = _trainer_selected(batch)
-    if trainer is None:
+    if trainer is None or span(batch, "rollout_logprob")[1] < 0.0:
         return None
-    rollout = selected(batch, "rollout_logprob")
-    found: Bools = (rollout == 0.0) & (trainer < PLACEHOLDER_BELOW) & np.isfinite(trainer)
+    zero = picked(batch, "rollout_logprob") == 0.0
+    if not zero.any():
+        return None
+    found: Bools = zero & (trainer < PLACEHOLDER_BELOW) & np.isfinite(trainer)
     inside = _candidates_selected(batch)
-    return found if inside is None else found & inside
+    found = found if inside is None else found & inside
+    return found if found.any() else None
 
 
-def _trainer_selected(batch: Batch) -> Floats | None:
+@derived
+def _trainer_selected(batch: Batch) -> NDArray[Any] | None:
     trainer = trainer_side(batch)
-    if trainer is None:
-        return None
-    if trainer is batch.get("old_logprob"):
-        return selected(batch, "old_logprob")
-    return trainer[selection(batch)].astype(np.float64)
+    for name in ("old_logprob", "logprob"):
+        if trainer is not None and trainer is batch.get(name):
+            return picked(batch, name)
+    return None if trainer is None else trainer[selection(batch)]
 
 
 def _candidates_selected(batch: Batch) -> Bools | None:
@@ -162,90 +204,126 @@ def _candidates_selected(batch: Batch) -> Bools | None:
 @derived
 def rollout_pair(batch: Batch) -> Pair | None:
     """The *rollout* pair: x is rollout_logprob, y the trainer's; None where the run has no trainer logprob."""
-    placeholder, trainer = _placeholders(batch), _trainer_selected(batch)
-    if placeholder is None or trainer is None:
+    trainer, placeholder = trainer_side(batch), _placeholders(batch)
+    if trainer is None:
         return None
-    inside = _candidates_selected(batch)
-    keep = None if inside is None and not placeholder.any() else ~placeholder
-    if keep is not None and inside is not None:
-        keep &= inside
-    return _pair(batch, selected(batch, "rollout_logprob"), trainer, keep)
+    keep = None if placeholder is None else ~placeholder
+    if (inside := _candidates_selected(batch)) is not None:
+        keep = inside if keep is None else keep & inside
+    names = [name for name in ("old_logprob", "logprob") if trainer is batch.get(name)]
+    return _pair(batch, "rollout_logprob", names[0] if names else trainer[selection(batch)], keep)
 
 
 @derived
 def first_pair(batch: Batch) -> Pair | None:
     """The *first* pair: x is old_logprob, y is logprob, rows before any update; None where the run does not tell."""
     first = first_pass(batch)
-    if first is None:
-        return None
-    rows = first & ~bypassed(batch)
-    keep = None if rows.all() else np.repeat(rows, per_sequence_counts(batch))
-    return _pair(batch, selected(batch, "old_logprob"), selected(batch, "logprob"), keep)
+    return None if first is None else pass_pair(batch).of(first & ~bypassed(batch))
 
 
 @derived
 def pass_pair(batch: Batch) -> Pair:
     """All rows: x is old_logprob, y is logprob."""
-    return _pair(batch, selected(batch, "old_logprob"), selected(batch, "logprob"))
+    return _pair(batch, "old_logprob", "logprob")
 
 
-def pair_moments(pair: Pair | None) -> Sums:
-    """Sums over a pair: x, y, x*x, y*y, x*y, |d|, exp d, exp 2d, k3(d), clamped exp d, |exp y - exp x|, with d = y - x."""
-    if pair is None:
-        return Sums()
-    x, y = pair.x, pair.y
-    d, squares = y - x, x * x
-    if not d.any():
-        nothing = Sum(count=d.size)
-        once, twice, ones = Sum.of(pair.sums(x), d.size), Sum.of(pair.sums(squares), d.size), Sum.counted(d.size, d.size)
-        return Sums((once, once, twice, twice, twice, nothing, ones, ones, nothing, ones, nothing))
-    with np.errstate(over="ignore", invalid="ignore"):
-        grown = np.expm1(d)
-        moved = np.exp(x) * np.abs(grown)
-        grown += 1.0
-        values = (x, y, squares, y * y, x * y, np.abs(d), grown, grown * grown, k3(d), np.minimum(grown, LARGEST), moved)
-        return Sums(tuple(Sum.of(pair.sums(value), d.size) for value in values))
+@derived
+def rollout_rows(batch: Batch) -> PairRows | None:
+    """Sums of the *rollout* pair per sequence."""
+    found = rollout_pair(batch)
+    return None if found is None else found.rows
+
+
+@derived
+def rollout_moments(batch: Batch) -> Floats | None:
+    """Sums of x, y, x*x, y*y, x*y of the *rollout* pair per sequence, ``[5, n_sequences]``."""
+    found = rollout_pair(batch)
+    return None if found is None else found.over(kernels.moments)
+
+
+@derived
+def pass_moments(batch: Batch) -> Floats:
+    """The same of all rows of logprob against old_logprob."""
+    return pass_pair(batch).over(kernels.moments)
 
 
 def _exp_std(s: Sums) -> float:
     if s.count < 2:
         return math.nan
-    first, second = s[6].mean, s[7].mean
+    first, second = s[5].mean, s[6].mean
     return math.sqrt(max(second - first * first, 0.0)) if math.isfinite(second) else math.inf
 
 
 _NEEDS: Final = ("rollout_logprob", "old_logprob|logprob")
 _ROLLOUT: Final = ("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP, "response_length")
+_FIRST: Final = ("minibatch", "epoch", FIRST_STEP, "rollout_logprob")
+
+
+def _sums(pair: Pair, sums: Floats) -> Sums:
+    return Sums.of(sums, len(pair.x))
+
+
+def _spread(pair: Pair, rows: PairRows, moments: Floats) -> Sums:
+    """Sums of x, y, x*x, y*y, x*y, exp d, exp 2d, clamped exp d, |exp y - exp x|, with d = y - x."""
+    return _sums(pair, np.concatenate([moments, rows.sums[1:2], pair.over(kernels.tail)]))
 
 
 @reduction(zero=Sums(), needs=_NEEDS, optional=_ROLLOUT)
-def _rollout_moments(batch: Batch) -> Sums:
-    return pair_moments(rollout_pair(batch))
+def _rollout_rows(batch: Batch) -> Sums:
+    """Sums of |d|, exp d, k3(d)."""
+    pair, rows = rollout_pair(batch), rollout_rows(batch)
+    return Sums() if pair is None or rows is None else _sums(pair, rows.sums)
 
 
-@reduction(zero=Sums(), needs=("logprob", "old_logprob"), optional=("minibatch", "epoch", FIRST_STEP, "rollout_logprob"))
-def _first_moments(batch: Batch) -> Sums:
-    return pair_moments(first_pair(batch))
+@reduction(zero=Sums(), needs=_NEEDS, optional=_ROLLOUT)
+def _rollout_spread(batch: Batch) -> Sums:
+    pair, rows, moments = rollout_pair(batch), rollout_rows(batch), rollout_moments(batch)
+    return Sums() if pair is None or rows is None or moments is None else _spread(pair, rows, moments)
 
 
-_PAIR_METRICS: Final[tuple[tuple[str, str, int | None, Callable[..., float], str], ...]] = (
-    ("abs", "nat", 5, mean, "Mean |d|."),
-    ("k3", "nat", 8, mean, "Mean exp(d) - 1 - d, an unbiased estimate of the KL divergence."),
-    ("corr", "1", None, correlation, "Pearson correlation of the two logprobs."),
-    ("slope", "1", None, slope, "Least-squares slope of the second logprob on the first; away from 1 for another temperature."),
-    ("exp_mean", "1", 6, mean, "Mean exp(d): 1 if the first logprob is that of the distribution really sampled."),
-    ("exp_mean_clamped", "1", 9, mean, "Mean of min(exp(d), 10), which single tokens cannot dominate."),
-    ("exp_std", "1", None, _exp_std, "Standard deviation of exp(d) over tokens, for the error of its mean."),
-    ("prob_abs", "1", 10, mean, "Mean absolute difference of the two probabilities."),
-)
+@derived
+def _first_pair_rows(batch: Batch) -> PairRows | None:
+    pair = first_pair(batch)
+    return None if pair is None else pair.rows
 
-for _suffix, _unit, _part, _final, _doc in _PAIR_METRICS:
+
+@reduction(zero=Sums(), needs=("logprob", "old_logprob"), optional=_FIRST)
+def _first_rows(batch: Batch) -> Sums:
+    """Sums of |d|, exp d, k3(d)."""
+    pair, rows = first_pair(batch), _first_pair_rows(batch)
+    return Sums() if pair is None or rows is None else _sums(pair, rows.sums)
+
+
+@reduction(zero=Sums(), needs=("logprob", "old_logprob"), optional=_FIRST)
+def _first_spread(batch: Batch) -> Sums:
+    pair, rows = first_pair(batch), _first_pair_rows(batch)
+    if pair is None or rows is None:
+        return Sums()
+    filled = np.diff(pair.splits) > 0
+    return _spread(pair, rows, np.where(filled, pass_moments(batch), 0.0))
+
+
+_PAIR_METRICS: Final[tuple[tuple[str, str, bool, int | None, Callable[..., float], str], ...]] = (
+    ("abs", "nat", False, 0, mean, "Mean |d|."),
+    ("k3", "nat", False, 2, mean, "Mean exp(d) - 1 - d, an unbiased estimate of the KL divergence."),
+    ("corr", "1", True, None, correlation, "Pearson correlation of the two logprobs."),
+    (
+        "slope", "1", True, None, slope,
+        "Least-squares slope of the second logprob on the first; away from 1 for another temperature.",
+    ),
+    ("exp_mean", "1", False, 1, mean, "Mean exp(d): 1 if the first logprob is that of the distribution really sampled."),
+    ("exp_mean_clamped", "1", True, 7, mean, "Mean of min(exp(d), 10), which single tokens cannot dominate."),
+    ("exp_std", "1", True, None, _exp_std, "Standard deviation of exp(d) over tokens, for the error of its mean."),
+    ("prob_abs", "1", True, 8, mean, "Mean absolute difference of the two probabilities."),
+)  # fmt: skip
+
+for _suffix, _unit, _wide, _part, _final, _doc in _PAIR_METRICS:
     metric(
-        f"mismatch.{_suffix}", _rollout_moments, _final, part=_part, unit=_unit, source=_P1,
+        f"mismatch.{_suffix}", _rollout_spread if _wide else _rollout_rows, _final, part=_part, unit=_unit, source=_P1,
         doc=f"{_doc} d = trainer's logprob - rollout_logprob, trained tokens.",
     )  # fmt: skip
     metric(
-        f"mismatch.first_{_suffix}", _first_moments, _final, part=_part, unit=_unit, source=_P1,
+        f"mismatch.first_{_suffix}", _first_spread if _wide else _first_rows, _final, part=_part, unit=_unit, source=_P1,
         doc=f"{_doc} d = logprob - old_logprob, trained tokens of the first mini-batch after sampling.",
     )  # fmt: skip
 
@@ -253,17 +331,14 @@ for _suffix, _unit, _part, _final, _doc in _PAIR_METRICS:
 @reduction(zero=Sum(), needs=_NEEDS, optional=_ROLLOUT)
 def _sides(batch: Batch) -> Sum:
     """Of the trained tokens whose |d| stands above the noise, those with d < 0."""
-    pair = rollout_pair(batch)
-    if pair is None:
-        return Sum()
-    d = pair.y - pair.x
-    return Sum.counted(int(np.count_nonzero(d < -NOISE)), int(np.count_nonzero(np.abs(d) > NOISE)))
+    rows = rollout_rows(batch)
+    return Sum() if rows is None else Sum.counted(rows.below, rows.apart)
 
 
 @reduction(zero=Extremes(), needs=_NEEDS, optional=_ROLLOUT)
 def _range(batch: Batch) -> Extremes:
-    pair = rollout_pair(batch)
-    return Extremes() if pair is None else Extremes.of(pair.y - pair.x)
+    rows = rollout_rows(batch)
+    return Extremes() if rows is None else rows.ends
 
 
 metric(
@@ -288,7 +363,7 @@ metric("mismatch.max", _range, lambda s: s.high, unit="nat", source="arithmetic"
 @reduction(zero=Sums(), needs=("rollout_logprob",), optional=_ROLLOUT)
 def _missing(batch: Batch) -> Sums:
     """Trained tokens: holding a placeholder; rollout_logprob exactly 0; rollout_logprob not finite."""
-    rollout, inside = selected(batch, "rollout_logprob"), _candidates_selected(batch)
+    rollout, inside = picked(batch, "rollout_logprob"), _candidates_selected(batch)
     flags = [_placeholders(batch), rollout == 0.0, ~np.isfinite(rollout)]
     count = rollout.size if inside is None else int(np.count_nonzero(inside))
     return Sums(

@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import FIRST_STEP, kept_splits, per_sequence_counts, segment_sums, selected, selected_splits
-from rl_doctor.analyzer.metrics.mismatch import bypassed, first_pass, pass_pair, possible
+from rl_doctor.analyzer import kernels
+from rl_doctor.analyzer.derive import FIRST_STEP, Bools, filled_rows, kept_splits, per_sequence_counts, picked, selected_splits
+from rl_doctor.analyzer.metrics.mismatch import all_possible, bypassed, first_pass, pass_pair, possible
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
@@ -15,15 +16,19 @@ from rl_doctor.store.batch import Batch
 
 def _distances(batch: Batch, pairs: tuple[tuple[str, str], ...], *, first: bool) -> Sums:
     """Sums of |a - b| for each pair of columns, over the trained tokens at which all columns are finite."""
-    values = {name: selected(batch, name) for pair in pairs for name in pair}
-    keep = np.logical_and.reduce([possible(column) for column in values.values()])
+    names = {name for pair in pairs for name in pair}
+    values, splits = {name: picked(batch, name) for name in names}, selected_splits(batch)
     rows = first_pass(batch) if first else None
+    keep: Bools | None = None
+    if not all(all_possible(batch, name) for name in names):
+        keep = np.logical_and.reduce([possible(column) for column in values.values()])
     if rows is not None and not rows.all():
-        keep &= np.repeat(rows, per_sequence_counts(batch))
-    splits = selected_splits(batch)
-    if not keep.all():
+        chosen = np.repeat(rows, per_sequence_counts(batch))
+        keep = chosen if keep is None else keep & chosen
+    if keep is not None and not keep.all():
         splits, values = kept_splits(splits, keep), {name: column[keep] for name, column in values.items()}
-    return Sums(tuple(Sum.of(segment_sums(np.abs(values[a] - values[b]), splits), int(splits[-1])) for a, b in pairs))
+    found = kernels.distances(tuple((values[a], values[b]) for a, b in pairs), filled_rows(splits)[1])
+    return Sums.of(found, int(splits[-1]))
 
 
 _PASSES: Final = ("minibatch", "epoch", FIRST_STEP)
@@ -73,7 +78,7 @@ def _calmest(batch: Batch) -> Extremes:
     pair = pass_pair(batch)
     counts = np.diff(pair.splits)
     rows = (counts >= 8) & ~bypassed(batch)
-    return Extremes.of(pair.sums(np.abs(pair.y - pair.x))[rows] / counts[rows])
+    return Extremes.of(pair.rows.sums[0][rows] / counts[rows])
 
 
 metric(

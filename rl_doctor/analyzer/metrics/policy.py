@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rl_doctor.analyzer import estimators
+from rl_doctor.analyzer import kernels
 from rl_doctor.analyzer.derive import (
     FIRST_STEP,
     Bools,
-    Floats,
     derived,
+    edges,
     first_rows,
     later_rows,
-    selected,
-    share,
-    token_sum,
-    tokens_of,
+    of_rows,
+    per_sequence_counts,
+    picked,
+    row_sums,
 )
+from rl_doctor.analyzer.kernels import Clipping, PolicyRows
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Histogram, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
@@ -32,63 +35,65 @@ KL_FORMULAS: Final = {"k1": "-x", "k2": "x^2 / 2", "k3": "exp(x) - 1 - x", "abs"
 
 _PPO: Final = "PPO, arXiv:1707.06347, eq. 6"
 _COUNT: Final = "counting over the tokens trained on"
+_FIRST, _LATER = 1, 2
 
 
 @derived
-def log_ratio(batch: Batch) -> Floats:
-    """Logprob - old_logprob at the selected tokens, float64 ``[n_selected]``, clamped as the trainer clamps it."""
-    difference = selected(batch, "logprob") - selected(batch, "old_logprob")
-    clamp = batch.info.config.log_ratio_clamp
-    return difference if clamp is None else np.clip(difference, -clamp, clamp)
+def policy_rows(batch: Batch) -> PolicyRows:
+    """One pass over the selected tokens: the log-ratio, clamped as the trainer clamps it, its ratio, and the policy loss."""
+    config = batch.info.config
+    clipping = Clipping(config.clip_low, config.clip_high, config.dual_clip, config.log_ratio_clamp)
+    advantage, weight = (None if batch.get(name) is None else picked(batch, name) for name in ("advantage", "is_weight"))
+    columns = picked(batch, "logprob"), picked(batch, "old_logprob"), edges(batch)
+    found = kernels.policy(*columns, clipping, _classes(batch), advantage=advantage, weight=weight)
+    return replace(found, sums=of_rows(batch, found.sums), counts=of_rows(batch, found.counts))
 
 
-@derived
-def ratio(batch: Batch) -> Floats:
-    """exp(log ratio) at the selected tokens."""
-    return np.exp(log_ratio(batch))
+def _classes(batch: Batch) -> NDArray[np.int8]:
+    """Int8 ``[n_filled]``: which sequences with a selected token are of the first mini-batch, and which of later ones."""
+    classes = np.zeros(batch.n_sequences, np.int8)
+    if all(name in batch.columns for name in PASS_NEEDS):
+        classes[first_rows(batch)] = _FIRST
+        classes[later_rows(batch)] = _LATER
+    return classes[per_sequence_counts(batch) > 0]
 
 
-@derived
-def _size(batch: Batch) -> Floats:
-    """Absolute log-ratio at the selected tokens."""
-    return np.abs(log_ratio(batch))
-
-
-@derived
-def _k3(batch: Batch) -> Floats:
-    return estimators.k3(log_ratio(batch))
-
-
-@derived
-def _zero(batch: Batch) -> Bools:
-    zero: Bools = log_ratio(batch) == 0.0
-    return zero
+def share_of(batch: Batch, index: int, *unknown: int, rows: Bools | None = None) -> Sum:
+    """Share of the tokens that ``PolicyRows.counts[index]`` counts; NaN where one of those that ``unknown`` count is there."""
+    counts, tokens = policy_rows(batch).counts, per_sequence_counts(batch)
+    if rows is not None:
+        counts, tokens = counts[:, rows], tokens[rows]
+    return Sum.counted(int(counts[index].sum()), int(tokens.sum()), int(counts[list(unknown)].sum()))
 
 
 @reduction(zero=Sum(), needs=NEEDS)
 def _ratio_sum(batch: Batch) -> Sum:
-    return token_sum(batch, ratio(batch))
+    return row_sums(batch, policy_rows(batch).sums[:1])[0]
 
 
 @reduction(zero=Extremes(), needs=NEEDS)
 def _ratio_extremes(batch: Batch) -> Extremes:
-    return Extremes.of(ratio(batch))
+    return policy_rows(batch).ends
 
 
 @reduction(zero=Histogram.zero(), needs=NEEDS)
 def _histogram(batch: Batch) -> Histogram:
-    return Histogram.of(log_ratio(batch))
+    return Histogram.of_counts(policy_rows(batch).tops.sum(axis=0))
 
 
 @reduction(zero=Sum(), needs=NEEDS)
 def _zeros(batch: Batch) -> Sum:
-    return share(_zero(batch), log_ratio(batch))
+    return share_of(batch, 0, 6)
 
 
 @reduction(zero=Sums(), needs=NEEDS)
 def _kl(batch: Batch) -> Sums:
-    x = log_ratio(batch)
-    return Sums(tuple(token_sum(batch, term) for term in (estimators.k1(x), estimators.k2(x), _k3(batch), _size(batch))))
+    return row_sums(batch, kl_rows(policy_rows(batch).sums[1:5]))
+
+
+def kl_rows(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """K1, k2, k3 and abs per sequence from the sums of x, x^2, k3 and abs x, each ``[4, n_sequences]``."""
+    return np.stack([-sums[0], 0.5 * sums[1], sums[2], sums[3]])
 
 
 def _quantile(q: float) -> Callable[[Histogram], float]:
@@ -121,22 +126,24 @@ for _index, (_name, _formula) in enumerate(KL_FORMULAS.items()):
     )  # fmt: skip
 
 
-def _declare(prefix: str, rows: Callable[[Batch], Bools], when: str) -> None:
-    """Register the ratio metrics over the rows that ``rows`` picks."""
+def _declare(prefix: str, of_class: int, rows: Callable[[Batch], Bools], when: str) -> None:
+    """Register the ratio metrics over the rows that ``rows`` picks, which are those ``of_class``."""
 
     @reduction(zero=Sums(), needs=(*NEEDS, *PASS_NEEDS), optional=PASS_OPTIONAL)
     def sums(batch: Batch) -> Sums:
-        chosen = rows(batch)
-        return Sums(tuple(token_sum(batch, term(batch), chosen) for term in (_size, _k3, ratio)))
+        return row_sums(batch, policy_rows(batch).sums[[4, 3, 0]], rows(batch))
 
     @reduction(zero=Sum(), needs=(*NEEDS, *PASS_NEEDS), optional=PASS_OPTIONAL)
     def zeros(batch: Batch) -> Sum:
-        chosen = tokens_of(batch, rows(batch))
-        return share(_zero(batch)[chosen], log_ratio(batch)[chosen])
+        return share_of(batch, 0, 6, rows=rows(batch))
 
     @reduction(zero=Histogram.zero(), needs=(*NEEDS, *PASS_NEEDS), optional=PASS_OPTIONAL)
     def sizes(batch: Batch) -> Histogram:
-        return Histogram.of(_size(batch)[tokens_of(batch, rows(batch))])
+        tops = policy_rows(batch).tops
+        if len(tops) <= of_class:
+            return Histogram.zero()
+        positive, negative = np.split(tops[of_class], 2)
+        return Histogram.of_counts(np.concatenate([positive + negative, np.zeros_like(positive)]))
 
     metric(f"policy.{prefix}_ratio_mean", sums, mean, part=2, unit="1", source=_PPO, doc=f"Mean ratio {when}.")
     metric(f"policy.{prefix}_ratio_abs_mean", sums, mean, part=0, unit="nat", source=_PPO, doc=f"Mean absolute log-ratio {when}.")
@@ -151,5 +158,5 @@ def _declare(prefix: str, rows: Callable[[Batch], Bools], when: str) -> None:
     )  # fmt: skip
 
 
-_declare("first", first_rows, "in the first mini-batch, before any optimizer step on the generation batch")
-_declare("later", later_rows, "in mini-batches before which an optimizer step was taken on the generation batch")
+_declare("first", _FIRST, first_rows, "in the first mini-batch, before any optimizer step on the generation batch")
+_declare("later", _LATER, later_rows, "in mini-batches before which an optimizer step was taken on the generation batch")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
-from rl_doctor.analyzer import estimators
-from rl_doctor.analyzer.derive import Bools, Floats, derived, first_rows, selected, token_sum
-from rl_doctor.analyzer.metrics.policy import KL_FORMULAS, PASS_NEEDS, PASS_OPTIONAL, SCHULMAN
+from rl_doctor.analyzer import kernels
+from rl_doctor.analyzer.derive import Floats, derived, edges, first_rows, of_rows, picked, row_sums
+from rl_doctor.analyzer.metrics.policy import KL_FORMULAS, PASS_NEEDS, PASS_OPTIONAL, SCHULMAN, kl_rows
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, mean
 from rl_doctor.store.batch import Batch
@@ -17,42 +15,30 @@ _NEEDS: Final = ("logprob", "ref_logprob")
 
 
 @derived
-def difference(batch: Batch) -> Floats:
-    """Ref_logprob - logprob at the selected tokens, float64 ``[n_selected]``."""
-    return selected(batch, "ref_logprob") - selected(batch, "logprob")
+def kl_sums(batch: Batch) -> Floats:
+    """Each estimator of KL(new||ref), as ``KL_FORMULAS`` orders them, summed per sequence, float64 ``[4, n_sequences]``.
 
-
-@derived
-def kl_terms(batch: Batch) -> dict[str, Floats]:
-    """Each estimator of KL(new||ref) at the selected tokens, by its name; k3 with the trainer's clamps."""
-    x = difference(batch)
+    Over x = ref_logprob - logprob at the selected tokens; k3 with the trainer's clamps.
+    """
     config = batch.info.config
-    bounded = x if config.kl_input_clamp is None else np.clip(x, -config.kl_input_clamp, config.kl_input_clamp)
-    k3 = estimators.k3(bounded)
-    if config.kl_output_clamp is not None:
-        k3 = np.clip(k3, -config.kl_output_clamp, config.kl_output_clamp)
-    return {"k1": estimators.k1(x), "k2": estimators.k2(x), "k3": k3, "abs": np.abs(x)}
-
-
-def _sums(batch: Batch, rows: Bools | None) -> Sums:
-    terms = kl_terms(batch)
-    return Sums(tuple(token_sum(batch, terms[name], rows) for name in KL_FORMULAS))
+    columns = picked(batch, "logprob"), picked(batch, "ref_logprob"), edges(batch)
+    return of_rows(batch, kl_rows(kernels.divergence(*columns, (config.kl_input_clamp, config.kl_output_clamp))))
 
 
 @reduction(zero=Sums(), needs=_NEEDS)
 def _kl(batch: Batch) -> Sums:
-    return _sums(batch, None)
+    return row_sums(batch, kl_sums(batch))
 
 
 @reduction(zero=Sums(), needs=(*_NEEDS, *PASS_NEEDS), optional=PASS_OPTIONAL)
 def _first(batch: Batch) -> Sums:
-    return _sums(batch, first_rows(batch))
+    return row_sums(batch, kl_sums(batch), first_rows(batch))
 
 
 @reduction(zero=Sum(), needs=(*_NEEDS, "config.kl_estimator"))
 def _configured(batch: Batch) -> Sum:
-    terms = kl_terms(batch).get(batch.info.config.kl_estimator or "")
-    return Sum() if terms is None else token_sum(batch, terms)
+    names, name = list(KL_FORMULAS), batch.info.config.kl_estimator
+    return row_sums(batch, kl_sums(batch)[[names.index(name)]])[0] if name in names else Sum()
 
 
 for _index, (_name, _formula) in enumerate(KL_FORMULAS.items()):

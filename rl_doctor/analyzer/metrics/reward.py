@@ -7,10 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from rl_doctor.analyzer.exact import exact_quotient
 from rl_doctor.analyzer.grouping import groups
 from rl_doctor.analyzer.moments import moments, std
 from rl_doctor.analyzer.registry import Metric, Reduction, family, metric, reduction
-from rl_doctor.analyzer.states import Extremes, Sum, Sums, exact_quotient, mean
+from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.schema import REWARD_COMPONENT_PREFIX
 from rl_doctor.store.batch import Batch
 
