@@ -24,13 +24,14 @@ def split(line: str) -> Iterator[str | tuple[Key, int]]:
     for found in BAR.finditer(line):
         text = line[at : found.start()]
         name = ""
-        if label := _LABEL.search(text, max(0, len(text) - 100)):
-            name, text = label[1], text[: label.start()]
-        if text.strip():
-            yield text
+        if text and not text.isspace():
+            if text.rstrip().endswith(":") and (label := _LABEL.search(text, max(0, len(text) - 100))):
+                name, text = label[1], text[: label.start()]
+            if text:
+                yield text
         yield (name, int(found[2])), int(found[1])
         at = found.end()
-    if at < len(line):
+    if at < len(line) and not (at and line[at:].isspace()):
         yield line[at:]
 
 

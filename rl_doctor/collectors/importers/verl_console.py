@@ -123,7 +123,8 @@ class _Reader:
         for piece in pieces:
             name, colon, value = piece.rpartition(":")
             if colon:
-                self._values[before + name] = value.removesuffix(")")
+                if value != "None":
+                    self._values[before + name] = value.removesuffix(")")
                 before = ""
             else:  # the first piece is empty; another without a value is part of a name
                 before = f"{before}{piece} - " if piece.strip() else ""

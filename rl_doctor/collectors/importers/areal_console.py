@@ -1,0 +1,44 @@
+"""AReaL's console: a line per step, and below it a grid of names and values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from rl_doctor.collectors.importers.console import lines, seen
+from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
+from rl_doctor.collectors.importers.rows import Row, assemble
+from rl_doctor.schema import RunInfo
+
+_STEP: Final = re.compile(r"\bTrain step (\d+)/\d+ done\b")
+_CELLS: Final = re.compile(r"([^│\s][^│]*?)\s*│\s*([-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf))\s*(?=│)")
+_GRID: Final = re.compile(r"│ [\w./@-]+\s*│\s+[-+]?(?:\d[\d.]*e[-+]\d+|nan|inf)\s*│")
+
+
+def _recognises(sample: Sample) -> Fit:
+    text = seen(sample)
+    return Fit.SIGNATURE if "│" in text and _GRID.search(text) and (_STEP.search(text) or "ppo_actor/" in text) else Fit.NO
+
+
+@importer("areal-console", "console output of AReaL", _recognises, marks=("Train step ", "│ ppo_actor/"))
+def read(path: Path) -> Imported:
+    """Read the grids; steps are counted from 0, as AReaL's trackers count them."""
+    found = assemble(_rows(path), path)
+    note = "steps are counted from 0, as in the trackers: the console's train step 1 is step 0"
+    return Imported(found.log, RunInfo(trainer="areal"), (note, *found.notes))
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    step: int | None = None
+    values: dict[str, Any] = {}
+    for line in lines(path):
+        if "Train step " in line and (found := _STEP.search(line)):
+            if step is not None and values:
+                yield Row(step, values)
+            step, values = int(found[1]) - 1, {}
+        elif step is not None and line.lstrip().startswith("│"):
+            values.update(_CELLS.findall(line))
+    if step is not None and values:
+        yield Row(step, values)
