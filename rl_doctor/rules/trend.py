@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 
 MAD_TO_SIGMA: Final = 1.4826
 """The median absolute deviation of a normal distribution times this is its standard deviation."""
+MEAN_TO_SIGMA: Final = 1.2533
+"""The mean absolute deviation of a normal distribution times this is its standard deviation."""
 SHORTEST: Final = 24
 """Fewer points than this carry no trend: the early window and the late window would overlap or be empty."""
 
@@ -132,7 +134,8 @@ def noise(values: Floats) -> tuple[float, float]:
     """Standard deviation around the local level, and its lag-1 autocorrelation, both robust to trends, shifts and outliers.
 
     Blocks of up to 40 points are detrended by their own line; the median over blocks is taken, then widened by what the
-    lines absorb of an autocorrelated series.
+    lines absorb of an autocorrelated series. Where the log rounds so coarsely that values repeat, the median deviation is
+    often 0 by rounding alone; then the mean deviation counts if it is larger.
     """
     size = max(min(40, values.size // 4), 6)
     if values.size < size:
@@ -143,7 +146,10 @@ def noise(values: Floats) -> tuple[float, float]:
     line = (residual @ time) / (time @ time)
     residual = residual - line[:, None] * time
     residual = residual - np.median(residual, axis=1, keepdims=True)
-    sigma = MAD_TO_SIGMA * float(np.median(np.median(np.abs(residual), axis=1)))
+    sizes = np.abs(residual)
+    sigma = MAD_TO_SIGMA * float(np.median(np.median(sizes, axis=1)))
+    if np.unique(values).size < 0.5 * values.size:
+        sigma = max(sigma, MEAN_TO_SIGMA * float(np.median(np.mean(sizes, axis=1))))
     limit = 4 * sigma if sigma > 0 else np.inf
     kept = np.clip(residual, -limit, limit)
     power = np.sum(kept * kept, axis=1)
@@ -162,11 +168,14 @@ def inflation(rho: float) -> float:
 
 
 def change(values: Floats) -> Change:
-    """Early against late window. The noise is local, so the trend under test does not widen its own error bar."""
+    """Early against late window. The noise is local, so the trend under test does not widen its own error bar.
+
+    A short series cannot show how long its noise remembers, so that the error is widened by ``1 + 20 / n``.
+    """
     first, last = early(values), late(values)
     sigma, rho = noise(values)
     grown = inflation(min(rho + 1.0 / math.sqrt(values.size), 0.95))
-    error = sigma * math.sqrt(min(1.6 * grown / first.n, 1.0) + min(1.6 * grown / last.n, 1.0))
+    error = sigma * math.sqrt(min(1.6 * grown / first.n, 1.0) + min(1.6 * grown / last.n, 1.0)) * (1.0 + 20.0 / values.size)
     difference = last.center - first.center
     if difference == 0.0:
         return Change(first, last, 0.0)
@@ -176,14 +185,14 @@ def change(values: Floats) -> Change:
 def running_median(values: Floats, width: int) -> Floats:
     """Centred running median of odd ``width``, ``[n]``; at the ends over the points that exist."""
     half = width // 2
-    padded = np.pad(values, half, constant_values=np.nan)
-    view = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
+    if half == 0 or values.size == 0:
+        return values.copy()
     medians = np.empty(values.size)
-    inner = slice(half, values.size - half)
     if values.size > 2 * half:
-        medians[inner] = np.median(view[inner], axis=1)
+        inner = np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1)
+        medians[half : values.size - half] = np.median(inner, axis=1)
     for position in (*range(min(half, values.size)), *range(max(values.size - half, half), values.size)):
-        medians[position] = np.nanmedian(view[position])
+        medians[position] = np.median(values[max(position - half, 0) : position + half + 1])
     return medians
 
 
@@ -271,7 +280,7 @@ def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excu
     width = int(np.clip(values.size // 8, 9, 61)) | 1
     levels = running_median(values, width)
     end = slice(max(values.size - width - width // 4, 0), None)
-    levels[end] = np.minimum(levels[end], _history(values, min(3 * width, values.size // 2))[end])
+    levels[end] = np.minimum(levels[end], _history(values, min(3 * width, values.size // 2), end.start))
     least = max(_resolution(values), float(np.median(values)) * 1e-3, np.finfo(np.float64).tiny)
     levels = np.maximum(levels, least)
     heights = np.log(np.maximum(values, least) / levels)
@@ -292,9 +301,16 @@ def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excu
         sudden = before <= least_rise * level and float(np.median(values[first : first + 3])) >= least_rise * before
         if first >= end.start and not sudden:
             continue  # growth that goes on, not an excursion
-        back = last < values.size - 2 and float(np.median(values[last + 1 : last + 6])) < least_rise * level
+        back = _comes_back(values[last + 1 :], least_rise * level)
         found.append(Excursion(first, last, peak, float(values[peak]), level, back))
     return tuple(found)
+
+
+def _comes_back(after: Floats, bar: float) -> bool:
+    """Whether some stretch of up to 5 points after an excursion lies below ``bar``; what decays slowly comes back too."""
+    if after.size < 5:
+        return after.size >= 2 and float(np.median(after)) < bar
+    return bool(np.any(np.median(np.lib.stride_tricks.sliding_window_view(after, 5), axis=1) < bar))
 
 
 def _resolution(values: Floats) -> float:
@@ -305,11 +321,13 @@ def _resolution(values: Floats) -> float:
     return min(float(np.diff(distinct).min()), float(np.median(values[values > 0])))
 
 
-def _history(values: Floats, width: int) -> Floats:
-    """Running median of the ``width`` points before each point, infinite for the first ``width``."""
-    medians = np.full(values.size, np.inf)
-    if values.size > width:
-        medians[width:] = np.median(np.lib.stride_tricks.sliding_window_view(values[:-1], width), axis=1)
+def _history(values: Floats, width: int, first: int) -> Floats:
+    """Running median of the ``width`` points before each point from ``first`` on, infinite where there are fewer."""
+    medians = np.full(values.size - first, np.inf)
+    skip = max(width - first, 0)
+    if skip < medians.size:
+        views = np.lib.stride_tricks.sliding_window_view(values[first + skip - width : -1], width)
+        medians[skip:] = np.median(views, axis=1)
     return medians
 
 
