@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from rl_doctor.schema import RunConfig, RunInfo
@@ -54,65 +55,98 @@ def describe(trainer: Any, algorithm: str, version: str) -> RunInfo:
         else trainer._tokenizer.pad_token_id,  # noqa: SLF001
         eos_token_ids=tuple(int(token) for token in trainer.eos_token_ids),
         vocab_size=getattr(model_config, "vocab_size", None),
-        config=_grpo(trainer) if algorithm == "grpo" else _rloo(trainer),
+        config=_of_trainer(trainer, algorithm),
     )
 
 
-def _grpo(trainer: Any) -> RunConfig:
-    args = trainer.args
-    loss_type = str(args.loss_type)
-    clipped = loss_type in _CLIPPED
+def _of_trainer(trainer: Any, algorithm: str) -> RunConfig:
+    settings = {name: _plain(getattr(trainer.args, name)) for name in _NATIVE if hasattr(trainer.args, name)}
+    weights = [float(weight) for weight in trainer.reward_weights.tolist()]
+    native = {**settings, "trainer_class": f"{type(trainer).__module__}.{type(trainer).__qualname__}"}
+    return replace(
+        of_settings(settings, algorithm),
+        reward_weights=dict(zip(trainer.reward_func_names, weights, strict=True)),
+        native=native,
+    )
+
+
+def algorithm_of(settings: Mapping[str, Any]) -> str | None:
+    """``grpo`` or ``rloo``, whose arguments these are; None where they are of neither."""
+    if not {"num_generations", "max_completion_length", "beta"} <= settings.keys():
+        return None
+    return "rloo" if "normalize_advantages" in settings else "grpo" if "loss_type" in settings else None
+
+
+def of_settings(settings: Mapping[str, Any], algorithm: str) -> RunConfig:
+    """The arguments of a trainer in canonical terms.
+
+    Args:
+        settings: ``GRPOConfig`` or ``RLOOConfig`` by name, as the object has them once it is made; what another version does not
+            have is unknown.
+        algorithm: ``grpo`` or ``rloo``.
+    """
+    own = _grpo(settings) if algorithm == "grpo" else _rloo(settings)
+    accumulation, per_generation = (
+        _number(settings.get(name)) for name in ("gradient_accumulation_steps", "steps_per_generation")
+    )
+    return replace(
+        own,
+        kl_coef=_number(settings.get("beta")),
+        adv_eps=1e-4,
+        adv_ddof=1,
+        temperature=_number(settings.get("temperature")),
+        top_p=_number(settings.get("top_p")),
+        top_k=int(settings["top_k"] or 0) if "top_k" in settings else None,
+        max_response_length=settings.get("max_completion_length"),
+        group_size=settings.get("num_generations"),
+        epochs=settings.get("num_iterations"),
+        minibatches=max(1, int(per_generation // accumulation))
+        if per_generation and accumulation and per_generation % accumulation == 0
+        else None,
+        max_grad_norm=_number(settings.get("max_grad_norm")),
+    )
+
+
+def _grpo(settings: Mapping[str, Any]) -> RunConfig:
+    loss_type = str(settings.get("loss_type"))
+    low, high = _clip(settings) if loss_type in _CLIPPED or loss_type == "cispo" else (None, None)
+    scaled = settings.get("scale_rewards")
+    scaling = None if scaled is None else {True: "group", False: "none"}.get(scaled, str(scaled))
+    corrected = settings.get("use_vllm") and settings.get("vllm_importance_sampling_correction")
     return RunConfig(
-        clip_low=float(trainer.epsilon_low) if clipped else None,
+        clip_low=None if loss_type == "cispo" else low,
         # CISPO's bound is the largest ratio itself, not its distance from 1.
-        clip_high=float(trainer.epsilon_high) - (loss_type == "cispo") if clipped or loss_type == "cispo" else None,
+        clip_high=None if high is None else high - (loss_type == "cispo"),
         kl_estimator="k3",
         kl_in_reward=False,
-        entropy_coef=None if args.use_adaptive_entropy else float(args.entropy_coef),
+        entropy_coef=None if settings.get("use_adaptive_entropy") else _number(settings.get("entropy_coef")),
         loss_agg=_LOSS_AGGREGATION.get(loss_type),
-        adv_estimator="dr_grpo" if trainer.scale_rewards == "none" else "grpo",
-        adv_norm=str(trainer.scale_rewards),
-        is_correction=args.vllm_importance_sampling_mode
-        if args.use_vllm and args.vllm_importance_sampling_correction
-        else "none",
-        **_shared(trainer),
+        adv_estimator="dr_grpo" if scaling == "none" else "grpo",
+        adv_norm=scaling,
+        is_correction=settings.get("vllm_importance_sampling_mode") if corrected else "none",
     )
 
 
-def _rloo(trainer: Any) -> RunConfig:
+def _rloo(settings: Mapping[str, Any]) -> RunConfig:
+    low, high = _clip(settings)
     return RunConfig(
-        clip_low=float(trainer.epsilon_low),
-        clip_high=float(trainer.epsilon_high),
+        clip_low=low,
+        clip_high=high,
         kl_estimator="k1",
         kl_in_reward=True,
         adv_estimator="rloo",
-        adv_norm="batch" if trainer.normalize_advantages else "none",
+        adv_norm="batch" if settings.get("normalize_advantages") else "none",
         is_correction="none",
-        **_shared(trainer),
     )
 
 
-def _shared(trainer: Any) -> dict[str, Any]:
-    args = trainer.args
-    accumulation, per_generation = int(args.gradient_accumulation_steps), int(args.steps_per_generation)
-    weights = [float(weight) for weight in trainer.reward_weights.tolist()]
-    native = {name: _plain(getattr(args, name)) for name in _NATIVE if hasattr(args, name)}
-    native["trainer_class"] = f"{type(trainer).__module__}.{type(trainer).__qualname__}"
-    return {
-        "kl_coef": float(args.beta),
-        "adv_eps": 1e-4,
-        "adv_ddof": 1,
-        "temperature": float(args.temperature),
-        "top_p": float(args.top_p),
-        "top_k": int(args.top_k or 0),
-        "max_response_length": args.max_completion_length,
-        "group_size": int(args.num_generations),
-        "epochs": int(args.num_iterations),
-        "minibatches": max(1, per_generation // accumulation) if per_generation % accumulation == 0 else None,
-        "max_grad_norm": float(args.max_grad_norm),
-        "reward_weights": dict(zip(trainer.reward_func_names, weights, strict=True)),
-        "native": native,
-    }
+def _clip(settings: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    low, high = _number(settings.get("epsilon")), _number(settings.get("epsilon_high"))
+    return low, low if high is None else high
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _plain(value: Any) -> Any:

@@ -65,8 +65,9 @@ def _axis(points: Mapping[str, Points], rows: int, axes: Collection[str]) -> str
     """The surest name of the step that most rows have and that moves forward; else the first that there is."""
     named = [name for name in step_names(points) if name != COUNTER]
     told = sorted(name for name in axes if name in points and name not in named)
-    ordered = (*named, *told, *([COUNTER] if COUNTER in points else ()))
-    candidates = {name: steps for name in ordered if len(steps := _whole(points[name][1]))}
+    ordered: list[str] = [*named, *told, *([COUNTER] if COUNTER in points else [])]
+    whole = {name: _whole(points[name][1]) for name in ordered}
+    candidates = {name: steps for name, steps in whole.items() if len(steps)}
     for name, steps in candidates.items():
         moves = len(steps) < 2 or bool((steps != steps[0]).any())
         if moves and 2 * len(steps) >= rows and returns(steps) <= MANY_RETURNS * len(steps):
@@ -97,8 +98,9 @@ def _is_whole(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     return found
 
 
-def _whole(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return values[_is_whole(values)]
+def _whole(values: NDArray[np.float64]) -> Steps:
+    found: Steps = values[_is_whole(values)]
+    return found
 
 
 def returns(steps: NDArray[Any]) -> int:

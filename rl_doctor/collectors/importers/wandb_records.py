@@ -1,0 +1,253 @@
+"""The transaction log of wandb, ``run-ID.wandb``: seven bytes, then protobuf records in LevelDB's log blocks of 32 KiB.
+
+It is read here, not by ``wandb leet inspect``: that needs wandb and six times the CPU time, and a run is often copied to a
+machine without it. Only the frames and the few fields that hold numbers, configuration and step axes are known here; everything
+else in a record is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rl_doctor.collectors.importers.columns import Columns
+from rl_doctor.collectors.importers.protobuf import LENGTH, fields, member, signed, varint, zigzag
+
+MAGIC: Final = b":W&B"
+_HEADER: Final = 7
+_BLOCK: Final = 1 << 15
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_FRAME: Final = struct.Struct("<IHB")
+_HISTORY, _CONFIG, _METRIC, _RUN, _EXIT = 2, 5, 12, 17, 18
+_KEY, _NESTED, _BOOLEAN, _INTEGER, _NUMBER, _TEXT, _JSON, _VALUE_JSON = 1, 2, 4, 5, 6, 7, 8, 16
+_ITEM_KEY, _NESTED_KEY, _VALUE_KEY = 0x0A, 0x12, b"\x82\x01"
+_TAIL: Final = 8
+"""Blocks at the end of a log in which its last row is looked for."""
+_MEDIA: Final = "_type"
+"""A member with this name tells a histogram, table, image or another medium."""
+
+
+@dataclass(slots=True)
+class Framing:
+    """How the frames of a log were read.
+
+    Attributes:
+        damaged: where a block was given up, in bytes.
+        torn: whether the log ends within a record.
+    """
+
+    damaged: list[int] = field(default_factory=list)
+    torn: bool = False
+
+
+def frames(data: bytes, framing: Framing, start: int = _HEADER) -> Iterator[bytes]:
+    """The whole records of a log; after damage the rest of its block is left out.
+
+    Args:
+        data: the file.
+        framing: told what was damaged.
+        start: where to begin: after the file's header, or at a block.
+    """
+    at, end = start, len(data)
+    parts: list[bytes] = []
+    while at < end:
+        left = _BLOCK - at % _BLOCK
+        if left < _FRAME.size:
+            at += left
+            continue
+        if at + _FRAME.size > end:
+            framing.torn = True
+            return
+        checksum, length, kind = _FRAME.unpack_from(data, at)
+        stop = at + _FRAME.size + length
+        if length <= left - _FRAME.size and stop > end:
+            framing.torn = True
+            return
+        if length > left - _FRAME.size or zlib.crc32(data[at + 6 : stop]) != checksum or not _FULL <= kind <= _LAST:
+            framing.damaged.append(at)
+            parts = []
+            at += left
+            continue
+        if kind == _FULL:
+            yield data[at + _FRAME.size : stop]
+        elif kind == _FIRST:
+            parts = [data[at + _FRAME.size : stop]]
+        elif parts:
+            parts.append(data[at + _FRAME.size : stop])
+            if kind == _LAST:
+                yield b"".join(parts)
+                parts = []
+        at = stop
+    framing.torn = framing.torn or bool(parts)
+
+
+@dataclass(slots=True, eq=False)
+class Recorded:
+    """What the log of a run holds.
+
+    Attributes:
+        columns: its history, one row per ``wandb.log``.
+        config: the run's configuration, as it was at the end.
+        axes: names of the step axes that ``define_metric`` gave.
+        media: names of histograms, tables, images and the like, which are left out.
+        run_id: id of the run.
+        name: display name of the run.
+        project: project of the run.
+        exit_code: None where the log does not tell the end of the run.
+        unreadable: records that were whole and yet no records.
+    """
+
+    columns: Columns = field(default_factory=Columns)
+    config: dict[str, Any] = field(default_factory=dict)
+    axes: set[str] = field(default_factory=set)
+    media: set[str] = field(default_factory=set)
+    run_id: str | None = None
+    name: str | None = None
+    project: str | None = None
+    exit_code: int | None = None
+    unreadable: int = 0
+    _names: dict[bytes, str] = field(default_factory=dict)
+    _orders: dict[frozenset[str], tuple[str, ...]] = field(default_factory=dict)
+
+    def add(self, record: bytes) -> None:
+        """Take one record of the log."""
+        try:
+            for number, _, value in fields(record):
+                if isinstance(value, bytes):
+                    self._take(number, value)
+        except (ValueError, IndexError, RecursionError):
+            self.unreadable += 1
+
+    def _take(self, number: int, body: bytes) -> None:
+        if number == _HISTORY:
+            values, media = history_row(body, self._names)
+            self.media |= media
+            order = self._orders.setdefault(frozenset(values), tuple(values))  # wandb shuffles the names of a row
+            self.columns.add({name: values[name] for name in order})
+        elif number == _CONFIG:
+            self._configure(body)
+        elif number == _METRIC:
+            if axis := member(body, 4):
+                self.axes.add(_text(axis))
+        elif number == _RUN:
+            self.run_id = _text(member(body, 1)) or self.run_id
+            self.project = _text(member(body, 3)) or self.project
+            self.name = _text(member(body, 8)) or self.name
+            self._configure(member(body, 4))
+        elif number == _EXIT:
+            self.exit_code = next((signed(value) for own, _, value in fields(body) if own == 1 and isinstance(value, int)), 0)
+
+    def _configure(self, body: bytes) -> None:
+        for number, _, item in fields(body):
+            if not isinstance(item, bytes):
+                continue
+            path, value = _item(item)
+            inner = self.config
+            for key in path[:-1]:
+                below = inner.get(key)
+                inner = below if isinstance(below, dict) else inner.setdefault(key, {}) if below is None else {}
+            if path and path[0] != "_wandb":
+                if number == 1:
+                    inner[path[-1]] = value
+                else:
+                    inner.pop(path[-1], None)
+
+
+def history_row(body: bytes, names: dict[bytes, str]) -> tuple[dict[str, Any], set[str]]:
+    """Values of a history record by name, inner names after a dot, and the names of media.
+
+    Args:
+        body: the record.
+        names: names that were decoded before.
+
+    Raises:
+        ValueError: it is none.
+    """
+    values: dict[str, Any] = {}
+    others: list[tuple[list[str], Any]] = []
+    at, end = 0, len(body)
+    while at < end:
+        key, size, start = body[at], body[at + 1], at + 2
+        if key >= 0x80 or size >= 0x80:
+            key, start = varint(body, at)
+            size, start = varint(body, start)
+        at = start + size
+        if key & 7 != LENGTH or at > end:
+            raise ValueError("a history record that ends within an item")
+        if key != _ITEM_KEY:
+            continue
+        # Nearly every item is one short name and one number: those are read without going through their fields.
+        cut = start + 2 + body[start + 1]
+        if body[start] == _NESTED_KEY and body[cut : cut + 2] == _VALUE_KEY and body[cut + 2] == at - cut - 3 < 0x80:
+            name = body[start + 2 : cut]
+            try:
+                values[names.get(name) or names.setdefault(name, _text(name))] = float(body[cut + 3 : at])
+                continue
+            except ValueError:
+                pass
+        others.append(_item(body[start:at]))
+    return values, _unfold(others, values) if others else set()
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """The last row of a log, without reading all of it; empty where it has none."""
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        start = max(0, file.tell() // _BLOCK - _TAIL) * _BLOCK
+        file.seek(start)
+        data = file.read()
+    row: dict[str, Any] = {}
+    for record in frames(data, Framing(), 0 if start else _HEADER):
+        try:
+            if body := member(record, _HISTORY):
+                row, _ = history_row(body, {})
+        except (ValueError, IndexError, RecursionError):
+            continue
+    return row
+
+
+def _item(data: bytes) -> tuple[list[str], Any]:
+    """The path of names and the value of an item."""
+    path: list[str] = []
+    value: Any = None
+    for number, _, content in fields(data):
+        if number in (_KEY, _NESTED) and isinstance(content, bytes):
+            path.append(_text(content))
+        elif number in (_JSON, _VALUE_JSON) and isinstance(content, bytes):
+            value = json.loads(content)
+        elif number == _TEXT and isinstance(content, bytes):
+            value = _text(content)
+        elif number == _NUMBER and isinstance(content, bytes):
+            (value,) = struct.unpack("<d", content)
+        elif number == _INTEGER and isinstance(content, int):
+            value = zigzag(content)
+        elif number == _BOOLEAN:
+            value = bool(content)
+    return path, value
+
+
+def _unfold(items: list[tuple[list[str], Any]], values: dict[str, Any]) -> set[str]:
+    """Add items to the values by dotted name, and return the names of media, which are left out."""
+    flat: list[tuple[tuple[str, ...], Any]] = []
+    pending = [(tuple(path), value) for path, value in items if path]
+    while pending:
+        path, value = pending.pop()
+        if isinstance(value, dict):
+            pending.extend(((*path, str(key)), below) for key, below in value.items())
+        else:
+            flat.append((path, value))
+    media = {path[:-1] for path, _ in flat if path[-1] == _MEDIA}
+    for path, value in flat:
+        if not any(path[: len(parent)] == parent for parent in media):
+            values[".".join(path)] = value
+    return {".".join(parent) for parent in media}
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", errors="replace")
