@@ -1,0 +1,276 @@
+"""Parts of the reward: those that drown the others, change their scale, or never change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Hit
+from rl_doctor.rules import trend
+from rl_doctor.rules.reading import evidence, times
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.view import View
+
+COMPONENT: Final = "reward.component."
+_STATS = frozenset({"mean", "std", "min", "max", "variance_share"})
+
+Stats = Mapping[str, Series]
+
+
+def components(view: View) -> Mapping[str, Stats]:
+    """Measured series of each reward component: component -> statistic -> series. A name without statistic is a mean."""
+    found: dict[str, dict[str, Series]] = {}
+    for name, series in view.named(COMPONENT).items():
+        stem, _, stat = name.removeprefix(COMPONENT).rpartition(".")
+        if stat in _STATS and stem:
+            found.setdefault(stem, {})[stat] = series
+        else:
+            found.setdefault(name.removeprefix(COMPONENT), {})["mean"] = series
+    return found
+
+
+def _lacking() -> Skip:
+    return Skip("column", "no reward components are recorded", ("reward/<component>",))
+
+
+def _longest(found: Mapping[str, Stats]) -> int:
+    return max((len(series) for stats in found.values() for series in stats.values()), default=0)
+
+
+@rule(
+    "RLD404", "reward-component-imbalance",
+    severity="error",
+    optional=(COMPONENT,),
+    limits={
+        "share": 0.99, "scale": 100.0, "grown": 8.0, "sudden": 15.0, "jump": 50.0, "above": 4.0, "live": 0.5, "steps": 5,
+        "constant": 50.0,
+    },
+    cause="One reward component is on another scale than the rest, so that the others decide nothing.",
+    advice=(
+        "Bring components to the same scale before they are added, or set their weights accordingly.",
+        "If the scale changed in mid-run, look for a changed weight, unit or normaliser of that component.",
+    ),
+    avoids=(
+        "A single component.",
+        "A component that is large and constant: it cancels against the baseline, and is info.",
+        "A component that is learned: its largest value stays what it was, or it stays within the size of the others.",
+    ),
+    source="Public post-mortems in which a shaped component drives the update; reproduced by scaling one component",
+)  # fmt: skip
+def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """One component of the reward drowns the others.
+
+    Components are added, so that the one with the largest spread within groups decides which samples are reinforced. The
+    others can then rise or fall without any effect.
+
+    It fires as a warning if one component holds at least `share` of the within-group variance although another varies too
+    and its standard deviation is `scale` times smaller, at `live` of the late steps.
+
+    A component whose own size grows in mid-run is a warning from `grown` times on, and an error from `jump` times on if it
+    grew at once. Size is its largest absolute value, where that was recorded, or else its mean; a mean can also grow by
+    learning, and counts if it grew `sudden` times from one step to the next, or ends `above` times beyond the largest of the
+    others. One that is constant at four of five steps is a warning if it is `constant` times what any other component
+    reaches, and info if it is the same at every step.
+    """
+    found = components(view)
+    if not found:
+        yield _lacking()
+        return
+    if (longest := _longest(found)) < limits["steps"]:
+        yield Skip("length", f"inconclusive: components are measured at {longest} steps")
+        return
+    grown = [hit for name, stats in found.items() if (hit := _grown(name, stats, _others(found, name), limits)) is not None]
+    yield from grown
+    if not grown and len(found) > 1:
+        yield from _drowned(found, limits)
+    for name, stats in found.items():
+        if (hit := _towering(name, stats, _others(found, name), limits)) is not None:
+            yield hit
+            return
+
+
+def _size(stats: Stats) -> Series | None:
+    """Largest absolute value per step, or the absolute mean."""
+    low, high = stats.get("min"), stats.get("max")
+    if low is not None and high is not None and len(low) == len(high):
+        return Series(high.metric, high.unit, high.steps, np.maximum(np.abs(low.values), np.abs(high.values)), high.counts)
+    mean = stats.get("mean")
+    return None if mean is None else Series(mean.metric, mean.unit, mean.steps, np.abs(mean.values), mean.counts)
+
+
+def _grown(name: str, stats: Stats, others: float, limits: Limits) -> Hit | None:
+    series = _size(stats)
+    if series is None or len(series) < trend.SHORTEST:
+        return None
+    before, after = trend.early(series.values).center, trend.late(series.values).center
+    if before <= 0.0:
+        return None
+    values = np.log(np.maximum(series.values, 0.05 * before))
+    jump = trend.jump(values)
+    sudden = jump is not None and not jump.recovered and jump.size >= math.log(limits["grown"])
+    if sudden and jump is not None:
+        before, after = math.exp(jump.before), math.exp(jump.after)
+    factor = after / before
+    bounded = series.metric.endswith(".max")
+    beyond = 0.0 < others < after / limits["above"]
+    if factor < limits["grown"] or not (bounded or beyond or (sudden and factor >= limits["sudden"])):
+        return None
+    if not sudden and trend.change(values).z < 6.0:
+        return None
+    begin = jump.index if sudden and jump is not None else trend.onset(values, trend.early(values), rising=True, share=0.5)
+    return Hit(
+        f"Reward component {name} grew {times(factor)}, from {before:.3g} to {after:.3g}, at step {series.steps[begin]}",
+        "error" if factor >= limits["jump"] and (sudden or bounded) else "warning",
+        (evidence(series, begin, -1, value=after, baseline=before, limit=limits["grown"] * before, where={"component": name}),),
+        cause=f"The scale of {name} changed: another weight, unit or normaliser from that step on.",
+        ruled_out=("learning: it does not change the size of a component so much",) if bounded else (),
+        unchecked=() if bounded else (f"whether its values grew or only came more often: the largest value of {name}",),
+    )
+
+
+def _drowned(found: Mapping[str, Stats], limits: Limits) -> Iterator[Hit]:
+    """A component that holds all the within-group variance although others vary too."""
+    for name, stats in found.items():
+        share, spread = stats.get("variance_share"), stats.get("std")
+        if share is None or spread is None:
+            continue
+        last = trend.late(share.values, 0.3)
+        level = float(np.median(share.values[last.first :]))
+        if level < limits["share"]:
+            continue
+        own = float(np.median(spread.values[trend.late(spread.values, 0.3).first :]))
+        small = [
+            other for other, theirs in found.items() if other != name and _alive(theirs, own / limits["scale"], limits["live"])
+        ]
+        if small:
+            yield Hit(
+                f"Reward component {name} holds {level:.1%} of the within-group variance; {', '.join(small)}: some too, but "
+                f"{limits['scale']:.0f} times smaller",
+                "warning",
+                (evidence(share, last.first, -1, value=level, limit=limits["share"], where={"component": name}),),
+                ruled_out=("other components that are constant: they vary within the batch",),
+            )
+
+
+def _alive(stats: Stats, below: float, share: float) -> bool:
+    """Whether a component varies at a share of the late steps, but less than ``below``."""
+    spread = stats.get("std")
+    if spread is None:
+        return False
+    part = spread.values[trend.late(spread.values, 0.3).first :]
+    size = _size(stats)
+    rounding = 1e-6 * (0.0 if size is None else float(size.values.max()))
+    return float(np.mean(part > rounding)) >= share and float(np.median(part)) <= below
+
+
+def _others(found: Mapping[str, Stats], name: str) -> float:
+    """Largest absolute value that any other component reaches; 0 without another."""
+    sizes = [size for other, stats in found.items() if other != name and (size := _size(stats)) is not None]
+    return max((float(size.values.max()) for size in sizes), default=0.0)
+
+
+def _towering(name: str, stats: Stats, others: float, limits: Limits) -> Hit | None:
+    """A component that has one value at nearly all steps, far above what the others reach."""
+    mean, spread = stats.get("mean"), stats.get("std")
+    if mean is None or len(mean) < limits["steps"]:
+        return None
+    values, counts = np.unique(mean.values, return_counts=True)
+    share, value = float(counts.max()) / len(mean), float(values[np.argmax(counts)])
+    if share < 0.8 or (share == 1.0 and spread is not None and float(spread.values.max()) > 0):
+        return None
+    if not 0.0 < others < abs(value) / limits["constant"]:
+        return None
+    always = share == 1.0
+    return Hit(
+        f"Reward component {name} is {value:g} at {counts.max()} of {len(mean)} steps; no other component exceeds {others:.3g}",
+        "info" if always else "warning",
+        (evidence(mean, 0, -1, value=value, where={"component": name}),),
+        cause="The component is constant: it makes the reward look large, and cancels against any baseline."
+        if always
+        else "The component is constant at most steps, and so large that what varies hardly shows in the reward.",
+    )
+
+
+@rule(
+    "RLD413", "reward-component-idle",
+    severity="warning",
+    optional=(COMPONENT,),
+    limits={"rows": 0.9, "near": 0.02, "steps": 5, "weight": 0.2, "certain": 24},
+    cause="A component at 0 is dead: never earned, or never computed. Another value is saturated: earned by every response, or "
+    "constant by design.",
+    advice=(
+        "Score by hand a few stored responses that should earn the component.",
+        "Drop a component that is always earned, or ask more for it; give partial credit for one that is never earned.",
+    ),
+    avoids=(
+        "A component that is rarely, but sometimes earned.",
+        "All components at once: rule reward-flatline.",
+        "A component whose weight is not known to matter: info.",
+    ),
+    source="Public runs in which one or two of five format rewards are 0 at every step",
+)  # fmt: skip
+def reward_component_idle(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """A component of the reward never changes, so that nothing is learned from it.
+
+    Often it does not matter: a strict format that no response meets, or one that every response meets. But a component that
+    was meant to teach something and is 0 at every step (a parser that never matches, an exception that is swallowed) is a
+    hole that the sum of the others hides.
+
+    A component is dead if its mean is 0 at every step, and saturated if it is one value at `rows` of the steps and at no
+    step further below it than `near` of it; over at least `steps` steps. It is info; a dead component is a warning if its weight
+    is configured and at least `weight` of all weights, over `certain` steps or more. If all components stand still, the reward
+    does: rule reward-flatline.
+    """
+    found = components(view)
+    if not found:
+        yield _lacking()
+        return
+    if (longest := _longest(found)) < limits["steps"]:
+        yield Skip("length", f"inconclusive: components are measured at {longest} steps")
+        return
+    idle = {name: level for name, stats in found.items() if (level := _idle(stats, limits)) is not None}
+    if not idle or len(idle) == len(found):
+        return
+    missed = {name: level for name, level in idle.items() if level == 0.0 and _counts(view, name, found[name], limits)}
+    for names, severity in ((missed, "warning"), ({name: idle[name] for name in idle if name not in missed}, "info")):
+        if names:
+            yield _told(found, names, weighed=severity == "warning")
+
+
+def _idle(stats: Stats, limits: Limits) -> float | None:
+    """The value of a component that is (nearly) the same for every response of the run; None if it varies."""
+    mean, spread = stats.get("mean"), stats.get("std")
+    if mean is None or len(mean) < limits["steps"]:
+        return None
+    if not mean.values.any():
+        return None if spread is not None and float(spread.values.max()) > 0.0 else 0.0
+    values, counts = np.unique(mean.values, return_counts=True)
+    level = float(values[np.argmax(counts)])
+    if counts.max() < limits["rows"] * len(mean) or float(np.max(np.abs(mean.values - level))) > limits["near"] * abs(level):
+        return None
+    constant = counts.max() == len(mean)
+    if spread is not None and float(np.median(spread.values)) > 0.0:
+        return None
+    return level if constant or level == float(values[-1]) else None
+
+
+def _counts(view: View, name: str, stats: Stats, limits: Limits) -> bool:
+    """Whether the configuration gives the component a weight that matters, and it was seen for long enough."""
+    weights = view.config.reward_weights or {}
+    total = sum(abs(weight) for weight in weights.values())
+    return total > 0 and abs(weights.get(name, 0.0)) >= limits["weight"] * total and len(stats["mean"]) >= limits["certain"]
+
+
+def _told(found: Mapping[str, Stats], names: Mapping[str, float], *, weighed: bool) -> Hit:
+    named = ", ".join(f"{name} ({value:g})" for name, value in names.items())
+    weight = " although the configuration gives it weight" if weighed else ""
+    return Hit(
+        f"Reward component{'s' if len(names) > 1 else ''} {named} never change{'' if len(names) > 1 else 's'}{weight}",
+        "warning" if weighed else "info",
+        tuple(evidence(found[name]["mean"], 0, -1, value=value, where={"component": name}) for name, value in names.items()),
+        unchecked=() if weighed or all(names.values()) else ("whether it should be earned: config.reward_weights",),
+    )

@@ -1,0 +1,61 @@
+"""Series that rise and then fall, also short ones: the end against the best stretch before it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rl_doctor.rules import trend
+from rl_doctor.rules.trend import Floats, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """The end of a series below its best stretch.
+
+    ``z`` is the difference in standard errors; that the stretch was chosen for being the best is not in it, so that callers
+    ask for more than of a difference that was fixed beforehand.
+    """
+
+    best: Window
+    late: Window
+    z: float
+
+    @property
+    def size(self) -> float:
+        """Best minus late."""
+        return self.best.center - self.late.center
+
+    @property
+    def share(self) -> float:
+        """What was lost, of the best level; of the larger of the two where signs differ."""
+        scale = max(abs(self.best.center), abs(self.late.center))
+        return self.size / scale if scale > 0 else 0.0
+
+
+def decline(values: Floats) -> Decline | None:
+    """The end of ``values`` against the best window before it; None below 5 points or if the end is the best."""
+    n = values.size
+    if n < 5:
+        return None
+    width = min(max(round(0.15 * n), 2 if n < 12 else 3), 60)
+    starts = np.arange(n - 2 * width + 1)
+    windows = np.lib.stride_tricks.sliding_window_view(values, width)[starts]
+    best = int(np.argmax(np.median(windows, axis=1)))
+    first, last = trend.window(values, best, best + width - 1), trend.window(values, n - width, n - 1)
+    if first.center <= last.center:
+        return None
+    sigma, rho = local_noise(values)
+    error = sigma * math.sqrt(2.0 * min(1.6 * trend.inflation(min(rho + 1.0 / math.sqrt(n), 0.95)) / width, 1.0))
+    return Decline(first, last, (first.center - last.center) / error if error > 0 else math.inf)
+
+
+def local_noise(values: Floats) -> tuple[float, float]:
+    """``trend.noise``, and below 24 points at least what second differences show; they are blind to any line."""
+    sigma, rho = trend.noise(values) if values.size >= 12 else (0.0, 0.0)
+    if values.size < trend.SHORTEST:
+        second = np.diff(values, 2) / math.sqrt(6.0)
+        sigma = max(sigma, trend.MAD_TO_SIGMA * float(np.median(np.abs(second))))
+    return sigma, rho
