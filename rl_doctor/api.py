@@ -42,11 +42,13 @@ def open_run(path: str | Path, *more: str | Path) -> Run:
         NothingToJudgeError: there is no row, no known column, or nothing but NaN.
     """
     from rl_doctor.collectors.importers.opening import open_log
+    from rl_doctor.collectors.importers.parquet_history import is_history
     from rl_doctor.store import run as store
 
-    if not more and store.is_stored(Path(path)):
+    path = Path(path)
+    if not more and store.is_stored(path) and (path.is_dir() or not is_history(path)):
         return store.open_run(path)
-    return open_log([Path(path), *map(Path, more)])
+    return open_log([path, *map(Path, more)])
 
 
 def check(

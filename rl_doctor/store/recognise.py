@@ -12,7 +12,6 @@ from rl_doctor.store.aliases import ATTENTION_MASK, PANDAS_INDEX, Resolution, re
 from rl_doctor.store.decode import is_list
 from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.flat import POSITIONS, open_flat
-from rl_doctor.store.history import empty_scalars, is_history, read_history
 from rl_doctor.store.index import count
 from rl_doctor.store.info import info_from_json, parse_json
 from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER, facts_from_json
@@ -42,8 +41,6 @@ def open_file(source: ParquetInput) -> Run:
         raise NothingToJudgeError(f"{where}: no column 'step' among {shown}; add the optimizer step of each row")
     types = {name: source.schema.field(found).type for name, found in names.items()}
     lists = {name for name, type_ in types.items() if is_list(type_)}
-    if is_history(source, names, lists, resolution.unknown):
-        return _history(source, names, resolution, described.info)
     if not resolution.found.keys() - {"step", ATTENTION_MASK}:
         shown = ", ".join(source.schema.names[:12])
         raise NothingToJudgeError(f"{where}: nothing known in its columns ({shown}); rename them or see the documented schema")
@@ -96,17 +93,6 @@ def _run(
         )
 
     return Run(source.path, described.info, columns, opened.fragments, opened.segments, facts, lambda: described.metrics)
-
-
-def _history(source: ParquetInput, names: Mapping[str, str], resolution: Resolution, info: RunInfo) -> Run:
-    log = read_history(source, names["step"])
-    facts = StoreFacts(
-        first_step=int(log.steps()[0]),
-        last_step=int(log.steps()[-1]),
-        notes=("a history of scalars: read as what the trainer logged", *resolution.notes),
-        empty_columns=empty_scalars(source, resolution.found, log),
-    )
-    return Run(source.path, info, frozenset(), (), (), lambda: facts, lambda: log)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,15 @@ class Columns:
             self._put(name, np.array(at, np.int64), own)
         self.rows += len(names)
 
+    def put(self, name: str, at: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Add numbers of one column, at rows counted from those that were added before; the caller counts the rows."""
+        if len(at):
+            self._parts.setdefault(name, []).append((at + self.rows, values))
+
+    def put_values(self, name: str, values: Sequence[Any]) -> None:
+        """Add values of one column, as ``put`` does."""
+        self._put(name, np.arange(self.rows, self.rows + len(values)), values)
+
     def add_values(self, name: str, values: Sequence[Any]) -> None:
         """Add one column, whose values stand in the rows from the first on."""
         self._put(name, np.arange(len(values)), values)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from rl_doctor.collectors.importers.joining import common_info, join
 from rl_doctor.collectors.importers.registry import Imported, find, importers, sample
 from rl_doctor.errors import InputError, UsageError
 from rl_doctor.schema import RunInfo
+from rl_doctor.store.aliases import ALIASES
 from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.members import IMPORTED_MEMBER
-from rl_doctor.store.metric_log import MetricLog, Points, ordered
+from rl_doctor.store.presence import floats
 from rl_doctor.store.run import Run, is_stored, open_run
 from rl_doctor.store.writer import RunWriter
 
@@ -31,13 +35,14 @@ def open_log(paths: Sequence[Path]) -> Run:
         NothingToJudgeError: there is no number in it.
     """
     read = [(path, *_read(path)) for path in paths]
-    log = _joined([found.log for _, _, found in read])
+    log, doubts = join([(str(path), found.log) for path, _, found in read])
     several = len(read) > 1
     notes = [f"{path}: read as {label}" if several else f"read as {label}" for path, label, _ in read]
     notes += [f"{path}: {note}" if several else note for path, _, found in read for note in found.notes]
     steps = log.steps()
-    facts = StoreFacts(first_step=int(steps[0]), last_step=int(steps[-1]), notes=tuple(notes))
-    info = _common([found.info for _, _, found in read])
+    empty = sorted({name for _, _, found in read for name in _empty(found)})
+    facts = StoreFacts(first_step=int(steps[0]), last_step=int(steps[-1]), notes=(*notes, *doubts), empty_columns=tuple(empty))
+    info = common_info([found.info for _, _, found in read])
     return Run(paths[0], info, frozenset(), (), (), lambda: facts, lambda: log)
 
 
@@ -57,7 +62,7 @@ def import_log(paths: Sequence[Path], folder: Path, told: RunInfo) -> Run:
         InputError, NothingToJudgeError: as in ``open_log``.
     """
     run = open_log(paths)
-    info = replace(_common([told, run.info]), status="complete", extra={IMPORTED_MEMBER: list(run.facts.notes)})
+    info = replace(common_info([told, run.info]), status="complete", extra={IMPORTED_MEMBER: list(run.facts.notes)})
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder}: exists and is not empty; name a new folder")
@@ -72,43 +77,24 @@ def import_log(paths: Sequence[Path], folder: Path, told: RunInfo) -> Run:
 
 def _read(path: Path) -> tuple[str, Imported]:
     seen = sample(path)
-    if is_stored(path):
-        return "a history of scalars in Parquet", _scalars(open_run(path))
     chosen = find(seen)
-    if chosen is None and seen.folder:
+    if chosen is not None:
+        return chosen.label, chosen.read(path)
+    if is_stored(path):
+        return "a run", _logged(open_run(path))
+    if seen.folder:
         raise InputError(f"{path}: neither a run folder nor a folder of logs; give the file")
-    if chosen is None:
-        known = ", ".join(sorted({one.label for one in importers().values()}))
-        raise InputError(f"{path}: not recognised as a run or a log; known are run folders, Parquet, {known}")
-    return chosen.label, chosen.read(path)
+    known = ", ".join(sorted({one.label for one in importers().values()}))
+    raise InputError(f"{path}: not recognised as a run or a log; known are run folders, Parquet, {known}")
 
 
-def _scalars(run: Run) -> Imported:
+def _logged(run: Run) -> Imported:
     if run.columns:
         raise InputError(f"{run.path}: has rows of sequences or tokens; only logs can be joined, check it by itself")
     return Imported(run.metrics(), run.info, run.facts.notes)
 
 
-def _joined(logs: Sequence[MetricLog]) -> MetricLog:
-    if len(logs) == 1:
-        return logs[0]
-    points: dict[tuple[str, str], Points] = {}
-    for log in logs:
-        for key, (steps, values) in log.points.items():
-            if key not in points:
-                points[key] = (steps, values)
-                continue
-            before = points[key]
-            points[key] = ordered([*before[0].tolist(), *steps.tolist()], [*before[1].tolist(), *values.tolist()])
-    return MetricLog(points)
-
-
-def _common(infos: Sequence[RunInfo]) -> RunInfo:
-    """What any of the files tells; the first that tells something counts."""
-    merged = RunInfo()
-    for info in reversed(infos):
-        told = {name: value for name in ("run_id", "trainer", "trainer_version", "algorithm") if (value := getattr(info, name))}
-        merged = replace(merged, **told)
-        if info.config != RunInfo().config:
-            merged = replace(merged, config=info.config)
-    return merged
+def _empty(found: Imported) -> Iterable[str]:
+    """Canonical float columns in which nothing stands, or nothing but NaN."""
+    blank = (name for name, split in found.log.points if split == "train" and np.isnan(found.log.series(name)[1]).all())
+    return floats(ALIASES.get(name, name) for name in (*found.empty, *blank))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -20,6 +21,9 @@ from rl_doctor.store.metric_log import MetricLog
 
 HEAD_BYTES: Final = 1 << 18
 """How much of a file recognition looks at, at its beginning and at its end."""
+
+ADDRESS: Final = re.compile(r"[a-z][a-z]+:/+[^/]")
+"""What the address of a run online begins with; as a path it has one slash. Its sample has neither bytes nor entries."""
 
 
 class Fit(IntEnum):
@@ -78,11 +82,13 @@ class Imported:
         log: values under their native names.
         info: what the format tells of the run; the trainer where only one trainer writes it.
         notes: sentences for the reader: what was dropped, joined, counted or guessed.
+        empty: columns of numbers, by their native names, that hold none.
     """
 
     log: MetricLog
     info: RunInfo = RunInfo()
     notes: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +147,8 @@ def sample(path: Path) -> Sample:
     Raises:
         InputError: it is missing, empty, or cannot be read.
     """
+    if ADDRESS.match(str(path)):
+        return Sample(path)
     try:
         if path.is_dir():
             return Sample(path, entries=tuple(sorted(entry.name for entry in path.iterdir())), folder=True)
@@ -167,9 +175,9 @@ def _tail(file: BinaryIO, size: int) -> bytes:
     return file.read(HEAD_BYTES + 1)
 
 
-def find(seen: Sample) -> Importer | None:
-    """The importer whose format fits best, or None."""
-    fits = {known: known.recognises(seen) for known in importers().values()}
+def find(seen: Sample, without: str | None = None) -> Importer | None:
+    """The importer whose format fits best, or None; the one called ``without`` is not asked."""
+    fits = {known: known.recognises(seen) for known in importers().values() if known.name != without}
     best = max(fits, key=lambda known: fits[known])
     unsure = fits[best] is Fit.NO or (fits[best] is Fit.CONTAINER and bool(best.marks))
     if unsure and console.is_longer_than(seen) and (inside := _find_inside(seen)):

@@ -17,6 +17,8 @@ from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.store.metric_log import MetricLog, ordered, split_of
 from rl_doctor.store.step_axis import plain_name, step_names
 
+COUNTED: Final = "no row has a step: rows are counted from 1"
+"""What is said of a log without steps."""
 BOOKKEEPING: Final = frozenset(
     {"_step", "_timestamp", "_runtime", "_wandb", "wall_time", "relative_time_(process)", "relative_time_(wall)", ""}
 )  # fmt: skip
@@ -111,7 +113,7 @@ def _assembled(points: Mapping[str, Points], steps: NDArray[np.float64], texts: 
             raise NothingToJudgeError(f"{path}: a single record without a step: the summary of a run; give the log of its steps")
         steps = np.cumsum(filled).astype(np.float64)
         known = filled
-        notes.append("no row has a step: rows are counted from 1")
+        notes.append(COUNTED)
     elif left := int((filled & ~known).sum()):
         notes.append(f"{_count(left, 'row')} without a step left out")
     if not (known & filled).any():
@@ -151,7 +153,7 @@ class _Making:
             if back < len(made[0]) / 10:
                 self._averaged[name] = per_step
                 return _means(steps, values)
-        if per_step > 1:
+        if per_step > 1 and (back or not _told_again(steps, values)):
             times = np.unique(steps, return_counts=True)
             self._repeated.append(times[0][times[1] > 1])
         return made
@@ -175,6 +177,12 @@ class _Making:
             yield f"{_count(repeated, 'step')} logged more than once: the last value of each counts"
         elif len(falls):
             yield f"rows out of order at {_count(len(falls), 'place')}: sorted by step"
+
+
+def _told_again(steps: NDArray[np.int64], values: NDArray[np.float64]) -> bool:
+    """Whether rows of the same step say the same: rows of training and evaluation both have the epoch."""
+    same = steps[1:] == steps[:-1]
+    return np.array_equal(values[1:][same], values[:-1][same], equal_nan=True)
 
 
 def _means(steps: NDArray[np.int64], values: NDArray[np.float64]) -> Points:

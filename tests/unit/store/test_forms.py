@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -236,25 +235,6 @@ def test_flat_table_needs_its_keys(tmp_path: Path) -> None:
         open_run(write(tmp_path / "run.parquet", table))
 
 
-def test_a_history_of_scalars_is_read_as_metrics(tmp_path: Path) -> None:
-    table = {"step": [2, 1], "actor/ppo_kl": [0.1, math.nan], "reward": [1.0, 0.5], "entropy": [2.0, 3.0], "note": ["x", "y"]}
-    run = open_run(write(tmp_path / "run.parquet", table))
-    assert run.columns == frozenset()
-    assert list(run.batches(["reward"])) == []
-    assert {name: run.metrics().series(name)[1].tolist() for name in ("actor/ppo_kl", "reward", "entropy")} == {
-        "actor/ppo_kl": [0.1],
-        "reward": [0.5, 1.0],
-        "entropy": [3.0, 2.0],
-    }
-    assert (run.facts.first_step, run.facts.last_step, run.facts.sequences) == (1, 2, 0)
-
-
-def test_a_long_history_is_read_as_metrics(tmp_path: Path) -> None:
-    table = {"step": [1, 1, 2], "name": ["a", "b", "a"], "value": [1.0, 2.0, 3.0]}
-    log = open_run(write(tmp_path / "run.parquet", table)).metrics()
-    assert log.series("a")[1].tolist() == [1.0, 3.0]
-
-
 def test_rewards_per_sequence_are_no_history(tmp_path: Path) -> None:
     run = open_run(write(tmp_path / "run.parquet", {"step": [1, 1, 2], "reward": [1.0, 2.0, 3.0], "loss": [0.1, 0.1, 0.2]}))
     assert run.columns == {"step", "reward"}
@@ -323,8 +303,6 @@ def test_the_index_of_pandas_is_no_metric(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run.parquet")
     assert run.columns == {"step", "reward"}
     assert run.facts.unknown_columns == ()
-    frame.rename(columns={"reward": "loss"})[frame["step"] > 1].to_parquet(tmp_path / "history.parquet", index=True)
-    assert set(open_run(tmp_path / "history.parquet").metrics().names()) == {"loss"}
 
 
 def test_float_columns_without_a_value_are_named_whatever_the_form(tmp_path: Path) -> None:
@@ -337,17 +315,8 @@ def test_float_columns_without_a_value_are_named_whatever_the_form(tmp_path: Pat
         "advantage": [[nan], [1.0]],
     }
     flat = {"step": [1, 1], "sequence": [0, 0], "logprob": [-1.0, nan], "advantage": [None, None], "turn": [None, None]}
-    scalars = {
-        "step": [1, 2],
-        "loss": [0.5, 0.4],
-        "reward": [nan, nan],
-        "lr": [None, None],
-        "kl": [0.1, nan],
-        "attention_mask": [None, None],
-    }
     assert open_run(write(tmp_path / "lists.parquet", lists)).facts.empty_columns == ("old_logprob", "score")
     assert open_run(write(tmp_path / "flat.parquet", flat)).facts.empty_columns == ("advantage",)
-    assert open_run(write(tmp_path / "scalars.parquet", scalars)).facts.empty_columns == ("learning_rate", "reward")
     unproven = write(tmp_path / "unproven.parquet", lists, write_statistics=False)
     assert open_run(unproven).facts.empty_columns == ("old_logprob", "score")
     record(tmp_path / "folder", [rows(step, [2], reward=np.array([nan]), score=np.array([float(step)])) for step in (1, 2)])

@@ -54,7 +54,8 @@ def test_imported_and_read_directly_are_the_same(tmp_path: Path) -> None:
     assert imported.info.trainer == "trl"
     assert set(direct.facts.notes) <= set(imported.facts.notes)
     assert (imported.facts.first_step, imported.facts.last_step) == (1, 5)
-    assert check(imported).run.notes == check(direct).run.notes
+    import_log([source], tmp_path / "untold", RunInfo())
+    assert check(open_run(tmp_path / "untold")).run.notes == check(direct).run.notes
 
 
 def test_import_overwrites_nothing(tmp_path: Path) -> None:

@@ -52,7 +52,11 @@ def test_the_surest_name_of_the_step_is_taken() -> None:
 
 
 def test_rows_of_training_and_evaluation_share_a_step() -> None:
-    records = [{"step": 1, "loss": 0.5}, {"step": 1, "eval_loss": 0.7}, {"step": 2, "loss": None, "note": "text"}]
+    records: list[dict[str, Any]] = [
+        {"step": 1, "loss": 0.5},
+        {"step": 1, "eval_loss": 0.7},
+        {"step": 2, "loss": None, "note": "text"},
+    ]
     found = assemble((row_of(record, "step") for record in records), LOG)
     assert set(found.log.points) == {("loss", "train"), ("eval_loss", "eval")}
     assert found.log.series("loss")[0].tolist() == [1]
