@@ -19,6 +19,7 @@ from rl_doctor.report.wording import count, evidence, printable, steps, why_not_
 _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 _LABEL_WIDTH: Final = 11
 _LABEL_LIMIT: Final = 32
+_NAMES_SHOWN: Final = 5
 _REASONS: Final = {
     "length": "too short to judge",
     "data": "nothing to measure",
@@ -153,10 +154,19 @@ def _reading(run: RunSummary) -> list[tuple[str, str]]:
     """What was left out of the reading, and what was read under another name."""
     return [
         *_labelled("skipped parts", run.skipped_parts),
-        *_labelled("unknown columns", [", ".join(run.unknown_columns)] if run.unknown_columns else []),
+        *_labelled("not used" if run.only_logged else "unknown columns", _unknown(run)),
         *_labelled("renamed columns", [", ".join(run.renamed_columns)] if run.renamed_columns else []),
         *_labelled("notes", run.notes),
     ]
+
+
+def _unknown(run: RunSummary) -> list[str]:
+    """Columns that are none; of names in a log, which are many, the first few."""
+    names = run.unknown_columns
+    if not run.only_logged or len(names) <= _NAMES_SHOWN + 1:
+        return [", ".join(names)] if names else []
+    rest = len(names) - _NAMES_SHOWN
+    return [f"{', '.join(names[:_NAMES_SHOWN])} and {rest} more names (the JSON report lists all)"]
 
 
 def _skipped(results: Iterable[Result], *, only_logged: bool) -> list[tuple[str, str]]:

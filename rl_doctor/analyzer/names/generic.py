@@ -41,7 +41,7 @@ _ALIKE: Final[dict[str, str]] = {
     "policy.kl_old": "approx_kl approxkl approx_kl_mean policy/approx_kl policy/approxkl kl_old old_kl",
     "policy.kl_old_k1": "ppo_kl",
     "policy.kl_old_k3": "approx_kl_k3 kl_old_k3",
-    "ref.kl": "kl kl_divergence kl_div kl_ref ref_kl kl_to_ref kl_mean mean_kl kl/mean reference_kl kl_loss",
+    "ref.kl": "kl kl_divergence kl_div kl_ref ref_kl kl_to_ref kl_mean mean_kl kl/mean reference_kl kl_loss actor/kl_loss",
     "policy.clip_frac": "clip_frac clipfrac clip_fraction pg_clipfrac policy/clipfrac policy/clip_frac policy_clip_frac",
     "policy.ratio_mean": "ratio_mean mean_ratio importance_ratio_mean policy/ratio_mean ratio",
     "policy.loss_pg": "policy_loss pg_loss actor_loss loss/policy policy/loss policy_gradient_loss",

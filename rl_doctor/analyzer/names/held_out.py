@@ -31,6 +31,11 @@ LOSS: Final = (re.compile(rf"{_SPLIT}loss", re.IGNORECASE),)
 
 
 _STARTS: Final = re.compile(_SPLIT)
+_NO_SCORE: Final = re.compile(
+    r"(?:_|^)len(?:gth)?s?(?:_|$)|tokens|truncat|repetit|_std|_max$|_min$|_time|_count|_turns|entropy|_loss|_kl|ratio$|_error|p[19]0$",
+    re.IGNORECASE,
+)
+"""What the names of scores do not hold, where any name below a prefix would be one."""
 
 
 def marked(name: str) -> bool:
@@ -45,11 +50,11 @@ def chosen(
     made = {name: spelled(name) for name in names}
     own = [tuple(pattern(native) if "{" in native else re.compile(re.escape(plain(native)), re.IGNORECASE) for native in tier)
            for tier in tiers] if trainer is not None else []  # fmt: skip
-    for tier in [*own, *((one,) for one in general)]:
+    for guarded, tier in (*((True, tier) for tier in own), *((False, (one,)) for one in general)):
         found: dict[str, str] = {}
         for name, form in made.items():
             match = next((match for regex in tier if (match := regex.fullmatch(form))), None)
-            if match is not None:
+            if match is not None and not (guarded and _NO_SCORE.search(form)):
                 found[name] = _source(name, form, match)
         if found:
             return found

@@ -102,11 +102,16 @@ _SUPERVISED: Final = frozenset({"policy.entropy", "policy.loss_total", "sft.loss
 
 def _settings(config: RunConfig, known: Trainer | None, find: Lookup) -> RunConfig:
     told: dict[str, float] = {}
-    for setting, natives in _PLAIN_SETTINGS.items():
-        own = () if known is None or setting not in known.settings else (known.settings[setting],)
-        for native in (*own, *natives):
-            if getattr(config, setting) is None and setting not in told and (value := constant(find(native))) is not None:
+    own = {} if known is None else known.settings
+    for setting in (*own, *_PLAIN_SETTINGS):
+        if getattr(config, setting) is None and setting not in told:
+            natives = (*((own[setting],) if setting in own else ()), *_PLAIN_SETTINGS.get(setting, ()))
+            value = next((value for native in natives if (value := constant(find(native))) is not None), None)
+            if value is not None:
                 told[setting] = value
+    smallest, largest = constant(find("group_size/min")), constant(find("group_size/max"))
+    if config.group_size is None and smallest is not None and smallest == largest:
+        told["group_size"] = int(smallest)
     return replace(config, **told) if told else config  # type: ignore[arg-type]
 
 
@@ -130,11 +135,15 @@ def names_of(trainer: str) -> Names:
 
 
 def _agreed() -> list[Name]:
-    """Exact names that have one meaning in all trainers that use them, whatever the version and the algorithm."""
+    """Exact names that have one meaning in all trainers that use them, whatever the version and the algorithm.
+
+    A single word is not among them: in a log of another trainer it may be anything.
+    """
     meanings: dict[str, list[Name]] = {}
     for known in trainers().values():
         for item in known.names:
-            meanings.setdefault(plain(item.native), []).append(item)
+            if "/" in item.native.removeprefix("train/"):
+                meanings.setdefault(plain(item.native), []).append(item)
     taken = {plain(item.native) for item in NAMES}
     agreed = []
     for name, items in meanings.items():

@@ -30,7 +30,7 @@ _PLACE: Final = re.compile(r"\\\{(\w+)\\\}")
 
 def spelled(name: str) -> str:
     """A native name with one separator and without the prefix of the training split, in its own case."""
-    made = name.translate(_SEPARATORS)
+    made = name.replace(" / ", "/").translate(_SEPARATORS)
     while made.lower().startswith(_PREFIX):
         made = made[len(_PREFIX) :]
     return made
@@ -161,6 +161,7 @@ class Names:
 
     def find(self, native: str) -> list[tuple[int, Name, str | None]]:
         """Entries for a native name, exact ones alone where there are any, each with its rank and its metric."""
+        native = native.replace(" / ", "/")
         made = spelled(native)
         if exact := self._exact.get(made.lower()):
             return [(rank, item, item.metric) for rank, item in exact]

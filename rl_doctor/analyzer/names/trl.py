@@ -123,6 +123,8 @@ _NAMES: Final = (
     Name("margin", "pref.margin", algorithms=_REWARD),
     Name("accuracy", "pref.accuracy", algorithms=_REWARD),
     Name("mean_reward", None, algorithms=_REWARD, note="is the score of the reward model being trained: nothing is rewarded"),
+    Name("min_reward", None, algorithms=_REWARD),
+    Name("max_reward", None, algorithms=_REWARD),
     Name("loss", "sft.loss", algorithms=_SFT),
     Name("entropy", None, algorithms=PREFERENCE | _SFT, note="falls by design: no policy samples here"),
     Name("mean_token_accuracy", None),
