@@ -62,6 +62,11 @@ class Bars:
         """A row was printed."""
         self.beside.append(tuple(self._shown.items()))
 
+    def thin(self, ranks: int) -> None:
+        """Of each ``ranks`` rows one counts."""
+        self.beside = self.beside[::ranks]
+        self._after = {row // ranks: shown for row, shown in self._after.items()}
+
     def last(self, keys: set[Key]) -> int:
         """What the training's bar showed last; 0 if there was none."""
         return next((count for key, count in reversed(self._shown.items()) if key in keys), 0)

@@ -32,7 +32,8 @@ def record(text: str) -> dict[str, Any]:
     try:
         return _members(json.loads(worded if '"' in worded else worded.replace("'", '"')))
     except (ValueError, RecursionError):
-        return {name: value.strip(" '\"\t\n") for _, name, value in _PAIR.findall(text)}
+        pairs = ((name, value.strip(" '\"\t\n")) for _, name, value in _PAIR.findall(text))
+        return {name: value for name, value in pairs if value}
 
 
 def _members(value: Any) -> dict[str, Any]:

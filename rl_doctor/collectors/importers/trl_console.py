@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from math import gcd
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +18,7 @@ from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, impor
 from rl_doctor.collectors.importers.rows import Row, assemble
 
 _OPENING: Final = re.compile(r"\{['\"][^'\"\n]{1,200}['\"]: ")
-_ROW: Final = re.compile(r"\{'[^'\n]{1,200}': [^{}]{0,20000}?'(?:epoch|loss|step|global_step|learning_rate)': ")
+_ROW: Final = re.compile(r"\{(?:'[^'\n]{1,200}': [^{}]{0,20000}?)??'(?:epoch|loss|step|global_step|learning_rate)': ")
 _OWN: Final = ("'epoch': ", "'learning_rate': ", "'grad_norm': ")
 _COUNTED: Final = ("global_step/max_steps", "iteration")
 """Names under which ms-swift writes its step and, after a slash, how many there will be."""
@@ -42,9 +44,10 @@ def read(path: Path) -> Imported:
     reader = _Reader()
     for line in lines(path):
         reader.line(line)
+    said = tuple(reader.end())
     steps, notes = _steps(reader)
     found = assemble(reader.placed(steps), path)
-    return Imported(found.log, notes=(*notes, *reader.notes(), *found.notes))
+    return Imported(found.log, notes=(*notes, *said, *found.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,6 @@ class _Reader:
         self.bars = Bars()
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._open = ""
-        self._twice = 0
 
     def line(self, line: str) -> None:
         """Read one line."""
@@ -113,24 +115,24 @@ class _Reader:
         if any(name in row for name in _SUMMARY) or not _is_row(row, own):
             return
         names = tuple(row)
-        printed = _Printed(self._names.setdefault(names, names), tuple(row.values()), own, _is_evaluation(row))
-        if self.rows and printed == self.rows[-1]:
-            self._twice += 1
-            return
-        self.rows.append(printed)
+        self.rows.append(_Printed(self._names.setdefault(names, names), tuple(row.values()), own, _is_evaluation(row)))
         self.bars.row()
+
+    def end(self) -> Iterator[str]:
+        """Leave out what other ranks printed, where each row stands several times in a row; say what there is to say."""
+        runs = [sum(1 for _ in same) for _, same in groupby(self.rows)]
+        ranks = gcd(*runs)
+        if ranks > 1 and len(runs) > 1:
+            yield f"each row was printed {ranks} times (by several ranks): {len(self.rows) - len(self.rows) // ranks:,} left out"
+            self.rows = self.rows[::ranks]
+            self.bars.thin(ranks)
+        if self._open:
+            yield "the last row is cut short and left out"
 
     def placed(self, steps: Mapping[int, int]) -> Iterator[Row]:
         """The rows with their steps."""
         for index, row in enumerate(self.rows):
             yield Row(steps.get(index, row.step), dict(zip(row.names, row.values, strict=True)))
-
-    def notes(self) -> Iterator[str]:
-        """What there is to say beside the steps."""
-        if self._twice:
-            yield f"{self._twice:,} rows printed again right after themselves (by other ranks) left out"
-        if self._open:
-            yield "the last row is cut short and left out"
 
 
 def _step_of(row: Mapping[str, Any]) -> int | None:

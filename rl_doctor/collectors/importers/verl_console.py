@@ -116,7 +116,7 @@ class _Reader:
         text, self._text = self._text, ""
         if "np." in text:
             text = text.replace(":np.float64(", ":")
-            text = _NUMPY.sub(":", text) if "np." in text else text
+            text = _NUMPY.sub("", text) if "np." in text else text
         pieces = _SEPARATOR.split(text) if self._joined else text.split(" - ")
         self._joined = False
         before = ""
