@@ -77,7 +77,7 @@ def assemble(rows: Iterable[Row], path: Path) -> Assembled:
     for row in rows:
         columns.add(row.values)
         steps.append(np.nan if row.step is None else row.step)
-    return _assembled(columns.take(), np.array(steps, np.float64), columns.texts, path)
+    return assemble_points(columns.take(), np.array(steps, np.float64), columns.texts, path)
 
 
 def assemble_columns(columns: Columns, path: Path, axes: Collection[str] = ()) -> Assembled:
@@ -94,7 +94,7 @@ def assemble_columns(columns: Columns, path: Path, axes: Collection[str] = ()) -
     points = columns.take()
     steps, names = row_steps(points, columns.rows, axes)
     kept = {name: found for name, found in points.items() if name not in names and not _is_bookkeeping(name)}
-    return _assembled(kept, steps, columns.texts, path)
+    return assemble_points(kept, steps, columns.texts, path)
 
 
 def _is_bookkeeping(name: str) -> bool:
@@ -102,7 +102,18 @@ def _is_bookkeeping(name: str) -> bool:
     return plain in BOOKKEEPING or plain.startswith(_INDEX)
 
 
-def _assembled(points: Mapping[str, Points], steps: NDArray[np.float64], texts: Collection[str], path: Path) -> Assembled:
+def assemble_points(points: Mapping[str, Points], steps: NDArray[np.float64], texts: Collection[str], path: Path) -> Assembled:
+    """Turn numbers by name into series.
+
+    Args:
+        points: for each name the rows of its numbers, and the numbers.
+        steps: the step of each row, NaN where it has none.
+        texts: names under which there is something that is no number.
+        path: for messages.
+
+    Raises:
+        InputError, NothingToJudgeError: as in ``assemble``.
+    """
     filled = np.zeros(len(steps), np.bool_)
     for at, _ in points.values():
         filled[at] = True
