@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from rl_doctor.collectors.importers.console import lines, seen
+from rl_doctor.collectors.importers.numbers import as_count
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
 
 _STEP: Final = re.compile(r"\bTrain step (\d+)/\d+ done\b")
-_CELLS: Final = re.compile(r"([^│\s][^│]*?)\s*│\s*([-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf))\s*(?=│)")
+_CELLS: Final = re.compile(r"([^│\s][^│]{0,200}?)\s*│\s*([-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf))\s*(?=│)")
 _GRID: Final = re.compile(r"│ [\w./@-]+\s*│\s+[-+]?(?:\d[\d.]*e[-+]\d+|nan|inf)\s*│")
 
 
@@ -37,7 +38,7 @@ def _rows(path: Path) -> Iterator[Row]:
         if "Train step " in line and (found := _STEP.search(line)):
             if step is not None and values:
                 yield Row(step, values)
-            step, values = int(found[1]) - 1, {}
+            step, values = as_count(found[1]) - 1, {}
         elif step is not None and line.lstrip().startswith("│"):
             values.update(_CELLS.findall(line))
     if step is not None and values:

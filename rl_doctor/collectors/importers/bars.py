@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from rl_doctor.collectors.importers.numbers import as_count
+
 BAR: Final = re.compile(r"\d{1,3}%\|[^|]{0,300}\|\s*(\d+)/(\d+) \[([^\]\n]{0,2000})\]")
 """A drawn bar: its count, its total, and what stands in brackets."""
 _LABEL: Final = re.compile(r"([A-Za-z][A-Za-z_-]*(?: [\w\[\]/().-]+){0,6}) ?:\s*$")
@@ -29,7 +31,7 @@ def split(line: str) -> Iterator[str | tuple[Key, int]]:
                 name, text = label[1], text[: label.start()]
             if text:
                 yield text
-        yield (name, int(found[2])), int(found[1])
+        yield (name, as_count(found[2])), as_count(found[1])
         at = found.end()
     if at < len(line) and not (at and line[at:].isspace()):
         yield line[at:]

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from rl_doctor.collectors.importers.console import lines, seen
+from rl_doctor.collectors.importers.numbers import as_count
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
@@ -63,7 +64,7 @@ def _rows(path: Path) -> Iterator[Row]:
     for line in lines(path):
         if "Epoch:" not in line or not (found := _LINE.search(line)):
             continue
-        epoch, step, steps = (int(one or other) for one, other in zip(found.groups()[:3], found.groups()[3:], strict=True))
+        epoch, step, steps = (as_count(one or other) for one, other in zip(found.groups()[:3], found.groups()[3:], strict=True))
         pairs = dict(_PAIR.findall(line, found.end() - 1))
         if "KL_ref" in pairs and "KL" in pairs:
             pairs["approx_kl"] = pairs.pop("KL")

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from rl_doctor.collectors.importers.console import bare, lines, seen
+from rl_doctor.collectors.importers.numbers import as_count
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
@@ -65,13 +66,13 @@ def _rows(path: Path) -> Iterator[Row]:
     for line in lines(path):
         if "=====" in line and (heading := _HEADING.search(line)):
             if heading[1] == "Step":
-                if int(heading[2]) == 1 and last >= steps > 0:  # the count begins anew with an epoch
+                if as_count(heading[2]) == 1 and last >= steps > 0:  # the count begins anew with an epoch
                     offset += last
-                last, steps = int(heading[2]), int(heading[3])
+                last, steps = as_count(heading[2]), as_count(heading[3])
                 step = offset + last
             prefix = ""
         elif "validation at step" in line and (found := _VALIDATION.search(line)):
-            validated = int(found[1])
+            validated = as_count(found[1])
         elif "Results" in line and (results := _RESULTS.search(line)):
             prefix = "train/" if results[1] == "Training" else "validation/"
             prefix += f"{results[2]}/" if results[2] else ""

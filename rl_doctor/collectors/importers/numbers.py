@@ -7,6 +7,7 @@ import re
 from typing import Any, Final
 
 _WRAPPED: Final = re.compile(r"(?:np|numpy|torch|jnp)\.\w+\((.*)\)|tensor\(([^,)]+).*\)")
+_LONGEST_COUNT: Final = 15
 _WORDS: Final = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "true": 1.0, "false": 0.0}
 
 
@@ -49,3 +50,8 @@ def whole(value: Any) -> int | None:
     """A logged step as an int; None if it is no whole number."""
     found = number(value)
     return int(found) if found is not None and math.isfinite(found) and found == int(found) and abs(found) < 2**53 else None
+
+
+def as_count(digits: str) -> int:
+    """Digits of a counter as an int; one that is too long for any training is 2**53, which ``assemble`` takes for no step."""
+    return int(digits) if len(digits) <= _LONGEST_COUNT else 2**53

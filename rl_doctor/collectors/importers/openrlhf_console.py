@@ -9,6 +9,7 @@ from typing import Final
 
 from rl_doctor.collectors.importers.console import lines, seen
 from rl_doctor.collectors.importers.literal import closing, record
+from rl_doctor.collectors.importers.numbers import as_count
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
@@ -33,4 +34,4 @@ def _rows(path: Path) -> Iterator[Row]:
             continue
         end = closing(line, found.end() - 1)
         if end >= 0:
-            yield Row(int(found[1] or found[2]), record(line[found.end() - 1 : end + 1]))
+            yield Row(as_count(found[1] or found[2]), record(line[found.end() - 1 : end + 1]))

@@ -11,6 +11,7 @@ from typing import Final
 
 from rl_doctor.collectors.importers.bars import BAR
 from rl_doctor.collectors.importers.console import lines, seen
+from rl_doctor.collectors.importers.numbers import as_count
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 
@@ -79,8 +80,8 @@ def _record(line: str) -> _Record | None:
     if len(values) < _FEWEST:
         return None
     epoch = _EPOCH.search(before)
-    steps = int(found[2]) if found[2] else None
-    return _Record(int(found[1]), steps, int(epoch[1]) if epoch else None, values, drawn)
+    steps = as_count(found[2]) if found[2] else None
+    return _Record(as_count(found[1]), steps, as_count(epoch[1]) if epoch else None, values, drawn)
 
 
 class _Reader:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from rl_doctor.collectors.importers.console import lines, seen
+from rl_doctor.collectors.importers.numbers import as_count
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
@@ -72,4 +73,4 @@ def _rows(path: Path) -> Iterator[Row]:
                 name = _TRAINER.get(pair[1]) or (above + _ROLLOUTS[pair[1]] if pair[1] in _ROLLOUTS else pair[1])
                 values[name] = pair[2]
         if values:
-            yield Row(int(found[1]), values)
+            yield Row(as_count(found[1]), values)

@@ -25,6 +25,10 @@ BOOKKEEPING: Final = frozenset(
 """Plain names of what trackers and tables write beside the metrics."""
 _INDEX: Final = ("unnamed:_", "__index_level_")
 """What the plain names of an index begin with that pandas wrote."""
+_MOST: Final = 2**53
+"""From here on a number is no step."""
+_LARGEST: Final = float(np.finfo(np.float32).max)
+"""Trainers compute in float32 or less: what is beyond it overflowed, whatever printed it."""
 _MANY_ROWS: Final = 4.0
 """Rows per step from which a log is one of samples or micro-batches."""
 
@@ -76,7 +80,7 @@ def assemble(rows: Iterable[Row], path: Path) -> Assembled:
     steps: list[float] = []
     for row in rows:
         columns.add(row.values)
-        steps.append(np.nan if row.step is None else row.step)
+        steps.append(np.nan if row.step is None or abs(row.step) >= _MOST else row.step)
     return assemble_points(columns.take(), np.array(steps, np.float64), columns.texts, path)
 
 
@@ -144,11 +148,16 @@ class _Making:
         self._path = path
         self._repeated: list[NDArray[np.int64]] = []
         self._averaged: dict[str, float] = {}
+        self._overflown: set[str] = set()
 
     def points(self, name: str, at: NDArray[np.int64], values: NDArray[np.float64]) -> Points:
         """One series: of values at the same step the last, or their mean where each step has several in a row."""
         kept = self._known[at]
         steps, values = self._steps[at[kept]], values[kept]
+        over = np.isfinite(values) & (np.abs(values) > _LARGEST)
+        if over.any():
+            values = np.where(over, np.copysign(np.inf, values), values)
+            self._overflown.add(name)
         forward = steps[1:] > steps[:-1]
         if bool(forward.all()):
             return steps, values
@@ -170,7 +179,9 @@ class _Making:
         return made
 
     def notes(self) -> Iterable[str]:
-        """What there is to say of the steps."""
+        """What there is to say of the steps, and of values that are none."""
+        if self._overflown:
+            yield f"beyond the range of float32, counted as infinite: {_shown(self._overflown)}"
         if self._averaged:
             most = max(self._averaged.values())
             yield f"about {most:,.0f} rows per step (samples or micro-batches): their mean counts"
@@ -206,9 +217,13 @@ def _means(steps: NDArray[np.int64], values: NDArray[np.float64]) -> Points:
 
 
 def _texts(names: Iterable[str]) -> Iterable[str]:
-    if only_texts := sorted(name for name in names if not _is_bookkeeping(name)):
-        shown = ", ".join(only_texts[:6]) + (f" and {len(only_texts) - 6} more" if len(only_texts) > 6 else "")
-        yield f"no numbers, left out: {shown}"
+    if only_texts := [name for name in names if not _is_bookkeeping(name)]:
+        yield f"no numbers, left out: {_shown(only_texts)}"
+
+
+def _shown(names: Collection[str]) -> str:
+    more = f" and {len(names) - 6:,} more" if len(names) > 6 else ""
+    return ", ".join(sorted(names)[:6]) + more
 
 
 def _count(number_of: int, what: str) -> str:

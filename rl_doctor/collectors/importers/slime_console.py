@@ -9,6 +9,7 @@ from typing import Final
 
 from rl_doctor.collectors.importers.console import lines, seen
 from rl_doctor.collectors.importers.literal import closing, record
+from rl_doctor.collectors.importers.numbers import as_count
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
@@ -49,7 +50,7 @@ def _rows(path: Path, per_rollout: int) -> Iterator[Row]:
         if end < 0:
             continue
         values = record(line[start : end + 1])
-        step = int(found[2])
+        step = as_count(found[2])
         if found[1].endswith("step"):
             trained = True
         else:  # an evaluation follows the training on its batch, except for the one before the first step
@@ -63,7 +64,7 @@ def _steps_per_rollout(path: Path) -> tuple[int, tuple[str, ...]]:
     firsts: dict[int, int] = {}
     last_step = last_batch = -1
     for _, found in _lines(path):
-        count = int(found[2])
+        count = as_count(found[2])
         if found[1] == "step":
             last_step = max(last_step, count)
             if batch is not None:

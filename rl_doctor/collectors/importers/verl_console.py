@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rl_doctor.collectors.importers.bars import split
 from rl_doctor.collectors.importers.console import bare, lines, seen
-from rl_doctor.collectors.importers.numbers import whole
+from rl_doctor.collectors.importers.numbers import as_count, whole
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
@@ -65,7 +65,7 @@ class _Reader:
             found = _STEP.search(line) if "step" in line else None
             if found:
                 yield from self._end()
-                self._step, self._text = int(found[1]), _without_others(line[found.end() :])
+                self._step, self._text = as_count(found[1]), _without_others(line[found.end() :])
             elif self._text and self._wrapped(line):
                 self._text += line
                 self._joined = True
