@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.names import held_out
 from rl_doctor.analyzer.names.bookkeeping import bookkeeping
 from rl_doctor.analyzer.names.generic import OFFLINE
-from rl_doctor.analyzer.names.recognise import find_trainer, general, identify, lookup, names_of, version_bounds
+from rl_doctor.analyzer.names.recognise import find_trainer, general, identify, lookup, names_of, settings_of, version_bounds
 from rl_doctor.analyzer.names.registry import Name, plain
 from rl_doctor.analyzer.series import Series
 from rl_doctor.schema import RunConfig, RunInfo
@@ -39,6 +39,8 @@ A clip share, a share of aborted responses, an advantage, a loss, a reward and a
 _ROUNDED: Final = ("optim.learning_rate",)
 """Of those, the ones at which 0 in every row is a failure that must be seen, unless the log rounds to it."""
 _DECIMALS: Final = 3
+_PRECISE: Final = 20
+"""Values that use the last decimal, from which on a log counts as rounded to it."""
 CLIP_EPS: Final = 1e-6
 """What ``torch.nn.utils.clip_grad_norm_`` adds to the norm."""
 
@@ -75,8 +77,9 @@ class Logged:
         self._find = lookup(log)
         self._trainer = find_trainer(self.info.trainer)
         names = frozenset(plain(name) for name, _ in log.points)
+        self._settings = {plain(name) for names in settings_of(self._trainer).values() for name in names}
         self._bounds = version_bounds(self.info, self._trainer, names)
-        self._tables = ([] if self._trainer is None else [names_of(self._trainer.name)]) + [general()]
+        self._tables = ([] if self._trainer is None else [names_of(self._trainer.name)]) + ([general()] if names else [])
         self._held_out = self._scores()
         self._sources: dict[str, _Source] = {}
         self._unknown: list[str] = []
@@ -177,6 +180,8 @@ class Logged:
 
     def _leave(self, native: str, choice: _Choice | None) -> None:
         """Take note of a name that means no metric."""
+        if plain(native) in self._settings:
+            return
         if choice is not None or not bookkeeping(plain(native)):
             self._unknown.append(native)
         if choice is not None and choice.item.note:
@@ -189,7 +194,7 @@ class Logged:
         """Whether a number is the same in every row although it cannot be; the reader is told."""
         stem = metric.split(".", 2)[2] if metric.startswith("part.") else metric
         values = self.log.points[key][1]
-        if not stem.startswith(_NEVER_ZERO) or values.any():
+        if key[0] == metric or not stem.startswith(_NEVER_ZERO) or values.any():
             return False
         if self._rounds():
             self._told[key[0]] = "is 0 in every row of a log that rounds: below its precision, or not measured; left out"
@@ -201,16 +206,22 @@ class Logged:
         return True
 
     def _rounds(self) -> bool:
-        """Whether the log holds no number with more than three decimals."""
+        """Whether the log is rounded to three decimals."""
         if self._coarse is None:
             scale = 10.0**_DECIMALS
-            self._coarse = all(_whole(values * scale) for _, values in self.log.points.values())
+            fine = all(_whole(values * scale).all() for _, values in self.log.points.values())
+            used = (
+                sum(int(np.count_nonzero(~_whole(values * scale / 10.0))) for _, values in self.log.points.values())
+                if fine
+                else 0
+            )
+            self._coarse = used >= _PRECISE
         return self._coarse
 
 
-def _whole(values: NDArray[np.float64]) -> bool:
+def _whole(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     told = values[np.isfinite(values)]
-    return bool((np.abs(told - np.round(told)) <= 1e-6 * np.maximum(1.0, np.abs(told))).all())
+    return np.asarray(np.abs(told - np.round(told)) <= 1e-6 * np.maximum(1.0, np.abs(told)))
 
 
 def _canonical(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 _START: Final = (
@@ -13,7 +14,7 @@ _START: Final = (
     "world_size|training_global_step|training_epoch|training_step|trainer_global_step|total_lengths?|global_valid_toks|global_valid_seqs|num_valid_samples|lr-pg_[1-9]|weight_decay|speed|wd|"
     "step_time|iteration_time|duration|created|date|id|batch_num_seq|batch_padded_seq_len|data_time|batch_time|max_memory"
 )
-_KNOWN: Final = re.compile(
+_KNOWN: Final = (
     rf"(?:(?:eval|val|validation|test|rollout|actor|critic|trainer)_)?(?:{_START})(?:[_(-].*)?"
     r"|.*_(?:lr|time|time_s|seconds|secs|_ms|runtime|per_second|per_sec|tokens_per_s|tok_s.*|memory|memory_gb|mem_gb|mfu)"
 )
@@ -21,4 +22,9 @@ _KNOWN: Final = re.compile(
 
 def bookkeeping(name: str) -> bool:
     """Whether a plain name is one of them."""
-    return _KNOWN.fullmatch(name) is not None
+    return _compiled().fullmatch(name) is not None
+
+
+@cache
+def _compiled() -> re.Pattern[str]:
+    return re.compile(_KNOWN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Final
 
 from rl_doctor.analyzer.names.registry import Trainer, pattern, plain, spelled
@@ -15,27 +16,26 @@ _RIGHT: Final = (
 )
 _SCORE: Final = r"(?:reward|score|reward_mean|mean_reward|avg_reward|score_mean|mean_score|avg_score)"
 _END: Final = r"(?:_(?:mean|avg|rate|mean@\d+|avg@\d+))?"
-MEAN: Final = tuple(
-    re.compile(f"(?:{one})", re.IGNORECASE)
-    for one in (
-        rf"{_SPLIT}(?:(?P<source>.+?)_)?{_RIGHT}{_END}",
-        rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:mean|avg|acc)@\d+",
-        rf"{_SPLIT}(?:(?P<source>.+?)_)?{_SCORE}{_END}",
-    )
+MEAN: Final = (
+    rf"{_SPLIT}(?:(?P<source>.+?)_)?{_RIGHT}{_END}",
+    rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:mean|avg|acc)@\d+",
+    rf"{_SPLIT}(?:(?P<source>.+?)_)?{_SCORE}{_END}",
 )
 """Tiers of patterns of mean scores, the best first: shares that are right before rewards."""
-BEST: Final = (
-    re.compile(rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:best@\d+(?:_mean)?|pass@?_?(?:[2-9]|\d\d+)|pass@?_?k)", re.IGNORECASE),
-)
-LOSS: Final = (re.compile(rf"{_SPLIT}loss", re.IGNORECASE),)
-
+BEST: Final = (rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:best@\d+(?:_mean)?|pass@?_?(?:[2-9]|\d\d+)|pass@?_?k)",)
+LOSS: Final = (rf"{_SPLIT}loss",)
 
 _STARTS: Final = re.compile(_SPLIT)
-_NO_SCORE: Final = re.compile(
-    r"(?:_|^)len(?:gth)?s?(?:_|$)|tokens|truncat|repetit|_std|_max$|_min$|_time|_count|_turns|entropy|_loss|_kl|ratio$|_error|p[19]0$",
-    re.IGNORECASE,
+_NO_SCORE: Final = (
+    r"(?:_|^)len(?:gth)?s?(?:_|$)|tokens|truncat|repetit|_std|_max$|_min$|_time|_count|_turns|entropy|_loss|_kl|ratio$|"
+    r"_error|p[19]0$"
 )
 """What the names of scores do not hold, where any name below a prefix would be one."""
+
+
+@cache
+def _regex(text: str) -> re.Pattern[str]:
+    return re.compile(text, re.IGNORECASE)
 
 
 def marked(name: str) -> bool:
@@ -44,17 +44,19 @@ def marked(name: str) -> bool:
 
 
 def chosen(
-    names: Iterable[str], trainer: Trainer | None, tiers: Sequence[tuple[str, ...]], general: Sequence[re.Pattern[str]]
+    names: Iterable[str], trainer: Trainer | None, tiers: Sequence[tuple[str, ...]], general: Sequence[str]
 ) -> dict[str, str]:
     """Names of the first tier that has any: native name -> data source ("" where the name has none)."""
     made = {name: spelled(name) for name in names}
-    own = [tuple(pattern(native) if "{" in native else re.compile(re.escape(plain(native)), re.IGNORECASE) for native in tier)
+    if not made:
+        return {}
+    own = [tuple(pattern(native) if "{" in native else _regex(re.escape(plain(native))) for native in tier)
            for tier in tiers] if trainer is not None else []  # fmt: skip
-    for guarded, tier in (*((True, tier) for tier in own), *((False, (one,)) for one in general)):
+    for guarded, tier in (*((True, tier) for tier in own), *((False, (_regex(one),)) for one in general)):
         found: dict[str, str] = {}
         for name, form in made.items():
             match = next((match for regex in tier if (match := regex.fullmatch(form))), None)
-            if match is not None and not (guarded and _NO_SCORE.search(form)):
+            if match is not None and not (guarded and _regex(_NO_SCORE).search(form)):
                 found[name] = _source(name, form, match)
         if found:
             return found

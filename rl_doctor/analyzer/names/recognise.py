@@ -29,8 +29,9 @@ _TOPICS: Final = ("reward.", "policy.", "ref.", "adv.", "group.", "length.", "pr
 _PLAIN_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "kl_coef": ("kl_coef", "beta", "kl_beta", "actor/kl_coef", "kl_loss_coef"),
     "entropy_coef": ("entropy_coef", "entropy_coeff", "actor/entropy_coeff"),
+    "group_size": ("group_size/min", "group_size/max"),
 }
-"""Settings that trainers log beside their metrics: field of ``RunConfig`` -> names."""
+"""Settings that trainers log beside their metrics: field of ``RunConfig`` -> names. A group size is one if both ends are."""
 
 
 def lookup(log: MetricLog) -> Lookup:
@@ -48,7 +49,7 @@ def lookup(log: MetricLog) -> Lookup:
 
 def find_trainer(name: str | None) -> Trainer | None:
     """The trainer of that name, in any case."""
-    return trainers().get((name or "").lower())
+    return None if name is None else trainers().get(name.lower())
 
 
 def recognised(names: Collection[str]) -> Trainer | None:
@@ -102,17 +103,22 @@ _SUPERVISED: Final = frozenset({"policy.entropy", "policy.loss_total", "sft.loss
 
 def _settings(config: RunConfig, known: Trainer | None, find: Lookup) -> RunConfig:
     told: dict[str, float] = {}
-    own = {} if known is None else known.settings
-    for setting in (*own, *_PLAIN_SETTINGS):
-        if getattr(config, setting) is None and setting not in told:
-            natives = (*((own[setting],) if setting in own else ()), *_PLAIN_SETTINGS.get(setting, ()))
-            value = next((value for native in natives if (value := constant(find(native))) is not None), None)
-            if value is not None:
-                told[setting] = value
-    smallest, largest = constant(find("group_size/min")), constant(find("group_size/max"))
-    if config.group_size is None and smallest is not None and smallest == largest:
-        told["group_size"] = int(smallest)
+    for setting, natives in settings_of(known).items():
+        if getattr(config, setting) is None:
+            values = [value for native in natives if (value := constant(find(native))) is not None]
+            if values and setting != "group_size":
+                told[setting] = values[0]
+            elif len(values) == len(natives) and len(set(values)) == 1:
+                told[setting] = int(values[0])
     return replace(config, **told) if told else config  # type: ignore[arg-type]
+
+
+def settings_of(known: Trainer | None) -> dict[str, tuple[str, ...]]:
+    """Names of settings that a trainer logs as if they were metrics: field of ``RunConfig`` -> names, the surest first."""
+    found = dict(_PLAIN_SETTINGS)
+    for setting, native in ({} if known is None else known.settings).items():
+        found[setting] = (native, *found.get(setting, ()))
+    return found
 
 
 def constant(points: Points | None) -> float | None:

@@ -10,7 +10,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -25,9 +25,12 @@ Lookup = Callable[[str], Points | None]
 
 _SEPARATORS: Final = str.maketrans("/. ", "___")
 _PREFIX: Final = "train_"
+_REMEMBERED: Final = 8192
+"""Names whose form is kept: more than the logs of a run hold beside the tables."""
 _PLACE: Final = re.compile(r"\\\{(\w+)\\\}")
 
 
+@lru_cache(_REMEMBERED)
 def spelled(name: str) -> str:
     """A native name with one separator and without the prefix of the training split, in its own case."""
     made = name.replace(" / ", "/").translate(_SEPARATORS)
@@ -36,6 +39,7 @@ def spelled(name: str) -> str:
     return made
 
 
+@lru_cache(_REMEMBERED)
 def plain(name: str) -> str:
     """The form in which native names are compared: ``spelled``, in lower case."""
     return spelled(name).lower()

@@ -46,7 +46,7 @@ def log(values: Mapping[str, object]) -> MetricLog:
 
 def varied(names: list[str]) -> dict[str, object]:
     """A different series for each name, none of them constant."""
-    return {name: 0.01 * (index + 1) + 0.001 * np.arange(STEPS) for index, name in enumerate(names)}
+    return {name: 0.01 * (index + 1) + np.pi / 1000 * np.arange(STEPS) for index, name in enumerate(names)}
 
 
 def read(values: Mapping[str, object], info: RunInfo | None = None) -> Logged:
