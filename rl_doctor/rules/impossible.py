@@ -1,0 +1,307 @@
+"""Numbers that cannot be: outside the range of what they measure, or in contradiction with each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Hit, Severity
+from rl_doctor.rules.reading import KL_REFERENCE, TRUNCATION
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.spans import Breach, among
+from rl_doctor.rules.trend import Floats
+from rl_doctor.rules.view import View
+
+_CLIP: Final = "policy.clip_frac"
+_SHARES: Final = (
+    _CLIP, "policy.clip_frac_low", "policy.clip_frac_high", "policy.clip_frac_dual", "value.clip_frac", "group.zero_std_frac",
+    "group.all_max_frac", "group.all_min_frac", "length.aborted_frac", "pref.accuracy", *TRUNCATION,
+)  # fmt: skip
+_DIVERGENCES: Final = ("policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", "ref.kl_k3", "ref.kl_k2", "ref.kl_abs")
+_SIZES: Final = (
+    "optim.grad_norm", "optim.learning_rate", "reward.std", "adv.std", "group.std_mean", "length.min", "length.mean",
+    "length.max", "value.loss", "policy.ratio_mean", "mismatch.abs", "turns.mean",
+)  # fmt: skip
+_ORDERED: Final = ("reward", "reward.score", "adv", "return", "length")
+_SIGNED: Final = ("policy.kl_old_k1", "policy.kl_old", *KL_REFERENCE)
+
+_FORWARDS: Final = (
+    "The number is not what its name says, has lost its sign or unit on the way into the log, or its code is wrong."
+)
+
+
+def _ends(stem: str) -> tuple[str, str, str]:
+    """Names of the smallest, mean and largest value of a quantity."""
+    if stem == "reward.score":
+        return "reward.score_min", "reward.score_mean", "reward.score_max"
+    return f"{stem}.min", f"{stem}.mean", f"{stem}.max"
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Least |x|, x**2 / 2 and k3(x) of a token outside the clip range, x being the log-ratio; whether the range is configured."""
+
+    least: Mapping[str, float]
+    known: bool
+
+    @classmethod
+    def of(cls, view: View, unknown: float) -> _Bounds:
+        low, high = view.config.clip_low, view.config.clip_high
+        known = low is not None and high is not None and 0.0 < low < 1.0 and high > 0.0
+        up = math.log1p(high if known and high is not None else unknown)
+        down = -math.log1p(-(low if known and low is not None else unknown))
+        nearest = min(up, down)
+        k3 = min(math.expm1(x) - x for x in (up, -up, down, -down))
+        return cls({"policy.kl_old_k3": k3, "policy.kl_old_k2": nearest**2 / 2, "policy.kl_old_abs": nearest}, known)
+
+
+@rule(
+    "RLD006", "impossible-values",
+    severity="error",
+    optional=(
+        "policy.entropy", "value.explained_var", *_SHARES, *_DIVERGENCES, *_SIZES, *_SIGNED,
+        *(name for stem in _ORDERED for name in _ends(stem)),
+    ),
+    limits={
+        "rounding": 1e-6, "kl": 1e-5, "clearly": 1e-3, "vocabulary": 1e6, "per_cent": 0.2, "clipped": 0.1, "half": 0.5,
+        "clip_range": 0.01, "slack": 0.25, "nothing": 1e-6, "rows": 5, "nearly_all": 0.8,
+    },
+    cause="The number is not what its name says, has lost its sign or unit on the way into the log, or is computed wrongly.",
+    advice=(
+        "Find the line of code that logs the number, and compute it by hand for one batch.",
+        "Do not read anything else from a number until it is possible; what is derived from it is as wrong.",
+    ),
+    avoids=(
+        "Rounding: by the digits that the log itself has.",
+        "Estimates of a KL that may be negative (k1, or one that is not known).",
+        "Shares in per cent: info.",
+        "An entropy that is logged as a loss, with a minus sign: info.",
+        "One ratio per sequence, whose clip range is far narrower.",
+    ),
+    source="Definitions; a public run log with a clip share of 1 and a KL of 1e-9 in the same rows",
+)  # fmt: skip
+def impossible_values(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """A logged number lies outside what it can be, or contradicts another one of the same row.
+
+    A number that cannot be is a bug in the logging at best, and one in the training at worst. All else that reads it is led
+    astray.
+
+    Errors, each with the rows that show it: a share outside 0 to 1; an entropy below 0 or above the logarithm of the
+    vocabulary (of `vocabulary` words where that is not known: then a warning); a gradient norm, learning rate, length, standard
+    deviation or value loss below 0; a KL below 0 by an estimator that cannot be (k2, k3, absolute; below `clearly` an error,
+    else a warning); an explained variance above 1; a mean below the smallest or above the largest value. A standard deviation
+    of 0 beside different smallest and largest values is a warning. Values are allowed half a unit of the last digit that the
+    log has, and `rounding` of their size; estimates of the KL, computed in single precision, are allowed `kl`.
+
+    A share of tokens outside the clip range needs a KL to the old policy: outside a range of .2 every token has a k3 of at
+    least .0157 in either direction, so that the mean is at least that times the share. A KL below `slack` of it, where at least
+    `clipped` of the tokens are clipped, is an error, if it is so at three rows or more and at half of such rows. The range
+    comes from the configuration, else `clip_range` is assumed. Estimates that may cancel, and the KL to the reference, count
+    only if they are below `nothing` while `half` of the tokens are clipped, at `rows` rows or more that are `nearly_all` of
+    such rows.
+
+    A share that is above 1 at `per_cent` of the rows, and never above 100, is in per cent, which is info; one whose largest
+    value is less than five times its median may be, which is a warning.
+    """
+    names = [name for name in (*_SHARES, *_DIVERGENCES, *_SIZES, "policy.entropy", "value.explained_var") if view.get(name)]
+    if not names:
+        yield Skip("data", "no number with a known range was measured")
+        return
+    for name in _SHARES:
+        yield from _share(view.get(name), limits)
+    for name in _SIZES:
+        yield from _below_zero(view.get(name), limits)
+    for name in _DIVERGENCES:
+        yield from _divergence(view.get(name), limits)
+    yield from _entropy(view, limits)
+    yield from _above(view.get("value.explained_var"), 1.0, limits)
+    for stem in _ORDERED:
+        yield from _order(view, stem, limits)
+    yield from _spread(view, limits)
+    yield from _clip_without_kl(view, limits)
+
+
+def grain(values: Floats) -> float:
+    """The last digit that a log has, of two to six decimals; 0 if it has more."""
+    for digits in range(2, 7):
+        if np.allclose(values, np.round(values, digits), rtol=0.0, atol=1e-12):
+            return 10.0**-digits
+    return 0.0
+
+
+def _slack(limits: Limits, *series: Series) -> float:
+    """What rounding can do: half a last digit of each, and a share of the largest."""
+    largest = max(float(np.max(np.abs(one.values))) for one in series)
+    return sum(0.5 * grain(one.values) for one in series) + limits["rounding"] * largest
+
+
+def _hit(found: Breach, words: str, value: float, severity: Severity = "error", cause: str | None = None) -> Hit:
+    rows = int(np.count_nonzero(found.marked))
+    return Hit(
+        f"{found.series.metric} {words} {found.when} ({rows} of {len(found.series)} rows)",
+        severity,
+        (found.evidence(value=value),),
+        cause=cause,
+        ruled_out=("rounding: the log has more digits",) if severity == "error" else (),
+    )
+
+
+def _below_zero(series: Series | None, limits: Limits, severity: Severity = "error", tolerance: float = 0.0) -> Iterator[Hit]:
+    if series is None:
+        return
+    found = among(series, series.values < -max(_slack(limits, series), tolerance), 0.0)
+    if found is not None:
+        lowest = float(series.values.min())
+        yield _hit(found, f"is {lowest:.3g}, below 0,", lowest, severity)
+
+
+def _above(
+    series: Series | None, top: float, limits: Limits, severity: Severity = "error", cause: str | None = None
+) -> Iterator[Hit]:
+    if series is None:
+        return
+    found = among(series, series.values > top + _slack(limits, series), top)
+    if found is not None:
+        highest = float(series.values.max())
+        yield _hit(found, f"is {highest:.3g}, above {top:.3g},", highest, severity, cause)
+
+
+def _divergence(series: Series | None, limits: Limits) -> Iterator[Hit]:
+    if series is not None:
+        clearly = float(series.values.min()) < -limits["clearly"]
+        yield from _below_zero(series, limits, "error" if clearly else "warning", limits["kl"])
+
+
+def _share(series: Series | None, limits: Limits) -> Iterator[Hit]:
+    if series is None:
+        return
+    yield from _below_zero(series, limits)
+    above = among(series, series.values > 1.0 + _slack(limits, series), 1.0)
+    if above is None:
+        return
+    highest = float(series.values.max())
+    counted = series.values[series.values != 0.0]
+    if highest <= 100.0 and float(np.mean(counted > 1.0)) >= limits["per_cent"]:
+        cause = "The share is logged in per cent: it is read as 100 times too large here."
+        yield _hit(above, f"is up to {highest:.3g}: per cent, it seems,", highest, "info", cause)
+    else:
+        yield from _above(series, 1.0, limits, "error" if highest > 5.0 * float(np.median(counted)) else "warning")
+
+
+def _entropy(view: View, limits: Limits) -> Iterator[Hit]:
+    series = view.get("policy.entropy")
+    if series is None:
+        return
+    below = among(series, series.values < -_slack(limits, series), 0.0)
+    if below is not None and float(np.mean(series.values <= 0.0)) >= 0.95 and len(series) >= 3:
+        cause = "It is logged as a loss, with a minus sign."
+        yield _hit(below, "is below 0,", float(series.values.min()), "info", cause)
+    else:
+        yield from _below_zero(series, limits)
+    words = view.info.vocab_size
+    most = math.log(words) if words else math.log(limits["vocabulary"])
+    summed = None if words else "It is a sum over the tokens of a response, or in another unit than nat."
+    yield from _above(series, most, limits, "error" if words else "warning", summed)
+
+
+def _joined(one: Series, other: Series) -> tuple[Series, Floats] | None:
+    """The first at the steps of both, and the values of the second there."""
+    _, here, there = np.intersect1d(one.steps, other.steps, return_indices=True)
+    if here.size == 0:
+        return None
+    kept = Series(one.metric, one.unit, one.steps[here], one.values[here], one.counts[here])
+    return kept, other.values[there]
+
+
+def _order(view: View, stem: str, limits: Limits) -> Iterator[Hit]:
+    low, middle, high = _ends(stem)
+    mean, smallest, largest = view.get(middle), view.get(low), view.get(high)
+    pairs: tuple[tuple[Series | None, Series | None, str, str], ...] = (
+        (mean, smallest, "below the smallest value", low), (mean, largest, "above the largest value", high),
+    ) if mean is not None else ((smallest, largest, "above the largest value", high),)  # fmt: skip
+    for one, other, words, name in pairs:
+        joined = None if one is None or other is None else _joined(one, other)
+        if joined is None or one is None or other is None:
+            continue
+        kept, bound = joined
+        beyond = bound - kept.values if words.startswith("below") else kept.values - bound
+        found = among(kept, beyond > _slack(limits, one, other), float(bound[int(np.argmax(beyond))]))
+        if found is not None:
+            worst = int(np.argmax(beyond))
+            cause = f"{kept.metric} and {name} are not over the same responses, or not of the same quantity."
+            yield _hit(found, f"is {kept.values[worst]:.3g}, {words} {bound[worst]:.3g},", float(kept.values[worst]), cause=cause)
+
+
+def _spread(view: View, limits: Limits) -> Iterator[Hit]:
+    """A standard deviation of 0 although the smallest and the largest value differ."""
+    std, low, high = (view.get(f"reward.{name}") for name in ("std", "min", "max"))
+    if std is None or low is None or high is None:
+        return
+    joined = _joined(std, low)
+    both = None if joined is None else _joined(joined[0], high)
+    if joined is None or both is None or len(both[0]) != len(joined[0]):
+        return
+    kept, top = both
+    apart = top - joined[1] > _slack(limits, low, high)
+    flat = view.get("group.zero_std_frac")
+    within = flat is not None and float(np.median(flat.values)) > 0.99
+    found = among(kept, apart & (kept.values == 0.0), 0.0)
+    if found is not None and not within and grain(std.values) <= float(np.min((top - joined[1])[found.marked])):
+        cause = "It is the mean of the groups' own standard deviations, not that of the batch, or it is not computed."
+        yield _hit(found, "is 0 although rewards differ,", 0.0, "warning", cause)
+
+
+def _clip_without_kl(view: View, limits: Limits) -> Iterator[Hit]:
+    """Clipped tokens without the KL that they need."""
+    clipped = view.get(_CLIP)
+    native = view.config.native or {}
+    by_sequence = "gspo" in (view.info.algorithm or "").lower() or native.get("importance_sampling_level") == "sequence"
+    if clipped is None or by_sequence:
+        return
+    bounds = _Bounds.of(view, limits["clip_range"])
+    for name, least in bounds.least.items():
+        series = view.get(name)
+        joined = None if series is None else _joined(series, clipped)
+        if series is None or joined is None:
+            continue
+        kept, share = joined
+        need = limits["slack"] * least * share - 0.5 * grain(series.values) - least * 0.5 * grain(clipped.values)
+        clear = (share >= limits["clipped"]) & (share <= 1.0)
+        short = clear & (kept.values < need)
+        found = among(kept, short, float(least))
+        if found is not None and np.count_nonzero(short) >= max(3.0, 0.5 * np.count_nonzero(clear)):
+            yield _contradiction(found, share, least, known=bounds.known)
+            return
+    for name in _SIGNED:
+        series = view.get(name)
+        joined = None if series is None else _joined(series, clipped)
+        if joined is None:
+            continue
+        kept, share = joined
+        half = (share >= limits["half"]) & (share <= 1.0)
+        nothing = half & (np.abs(kept.values) < limits["nothing"])
+        if np.count_nonzero(nothing) >= max(limits["rows"], limits["nearly_all"] * np.count_nonzero(half)):
+            found = among(kept, nothing, limits["nothing"])
+            if found is not None:
+                yield _contradiction(found, share, None, known=bounds.known)
+                return
+
+
+def _contradiction(found: Breach, share: Floats, least: float | None, *, known: bool) -> Hit:
+    clipped, level = float(np.median(share[found.marked])), float(np.median(found.series.values[found.marked]))
+    bound = "" if least is None else f"; {clipped:.3g} outside the clip range need at least {least * clipped:.2g}"
+    return Hit(
+        f"{_CLIP} is {clipped:.3g} while {found.series.metric} is {level:.2g}{bound}, {found.when} "
+        f"({np.count_nonzero(found.marked)} of {len(found.series)} rows)",
+        "error",
+        (found.evidence(value=level),),
+        cause="One of the two is not what it says: a clip share that counts all tokens (or an unclipped mask), or a KL that is "
+        "divided, masked or taken between the same weights.",
+        ruled_out=("tokens that cancel: this KL cannot be negative",) if least is not None else (),
+        unchecked=() if known else ("the width of the clip range: config.clip_low, config.clip_high",),
+    )
