@@ -11,8 +11,9 @@ import re
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from rl_doctor.collectors.importers.text_file import decode, encoding_of
 from rl_doctor.errors import InputError
@@ -31,13 +32,13 @@ _PREFIX: Final = re.compile(
     r"\[\d+(?:;\d+)*m"  # a colour that lost its escape character
     r"|\((?:[^()]{0,80} )?pid=\d+[^()]{0,80}\)"  # Ray
     r"|\[?(?:default|rank)\s?\d+\]?:|\d{1,5}:(?=\s)"  # torchrun, srun -l
-    r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?"  # a time
-    r"|(?:\[(?:DEBUG|INFO|WARNING)\]|\b(?:DEBUG|INFO|WARNING))(?=[ :])[: ]?(?: ?-)?"  # a level
+    r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP]| [-|](?= ))?"  # a time
+    r"|(?:\[(?:DEBUG|INFO|WARNING)\]|\b(?:DEBUG|INFO|WARNING))(?=[ :])(?::| [-|](?= ))?"  # a level
     r"))+ ?"
 )
 
 
-def open_bytes(path: Path) -> BinaryIO:
+def open_bytes(path: Path) -> BufferedReader:
     """Open a file for reading, decompressed.
 
     Raises:
@@ -45,7 +46,7 @@ def open_bytes(path: Path) -> BinaryIO:
     """
     with path.open("rb") as file:
         packed = file.read(2) == _GZIP
-    return cast("BinaryIO", gzip.open(path, "rb")) if packed else path.open("rb")
+    return cast("BufferedReader", gzip.open(path, "rb")) if packed else path.open("rb")
 
 
 def blocks(path: Path) -> Iterator[str]:
@@ -65,10 +66,10 @@ def blocks(path: Path) -> Iterator[str]:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _blocks(file: BinaryIO) -> Iterator[str]:
+def _blocks(file: BufferedReader) -> Iterator[str]:
     decoder: codecs.IncrementalDecoder | None = None
     rest, skipping = "", False
-    while data := file.read(BLOCK):
+    while data := file.read1(BLOCK):
         if decoder is None:
             decoder = codecs.getincrementaldecoder(encoding_of(data))(errors="replace")
         text = decoder.decode(data).replace("\r", "\n")
@@ -116,15 +117,13 @@ def seen(sample: Sample) -> str:
     """What a sample shows of a console, cleaned; empty for a folder and for bytes that are no text."""
     if sample.passage is not None:
         return sample.passage
-    head = sample.head
-    if head.startswith(_GZIP):
-        head = _unpacked(head)
-    elif b"\0" in head[:4096] and encoding_of(head) != "utf-16":
+    packed = sample.head.startswith(_GZIP)
+    text = decode(_unpacked(sample.head)) if packed else sample.text
+    if not text:
         return ""
-    text = decode(head)
-    if sample.tail:
-        wide = "utf-16-be" if head.startswith(codecs.BOM_UTF16_BE) else "utf-16-le"
-        tail = sample.tail.decode(wide if encoding_of(head) == "utf-16" else "utf-8", errors="replace")
+    if sample.tail and not packed:
+        wide = "utf-16-be" if sample.head.startswith(codecs.BOM_UTF16_BE) else "utf-16-le"
+        tail = sample.tail.decode(wide if encoding_of(sample.head) == "utf-16" else "utf-8", errors="replace")
         text = f"{text}\n{tail}"
     return _clean(text.replace("\r", "\n"))
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from rl_doctor.collectors.importers.bars import Bars, split
 from rl_doctor.collectors.importers.console import bare, lines, seen
 from rl_doctor.collectors.importers.literal import closing, record
-from rl_doctor.collectors.importers.numbers import whole
+from rl_doctor.collectors.importers.numbers import number, whole
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 
@@ -23,7 +23,9 @@ _OWN: Final = ("'epoch': ", "'learning_rate': ", "'grad_norm': ")
 _COUNTED: Final = ("global_step/max_steps", "iteration")
 """Names under which ms-swift writes its step and, after a slash, how many there will be."""
 _NAMED: Final = ("step", "global_step", "train/global_step")
-_SUMMARY: Final = ("train_runtime", "train_samples_per_second")
+_SUMMARY: Final = ("train_runtime", "train_steps_per_second")
+_ROUNDED: Final = 0.005
+"""The error of a number of steps that is a product of two rounded numbers."""
 _LONGEST: Final = 1 << 16
 """Characters of a dictionary that is printed over several lines."""
 
@@ -61,11 +63,18 @@ class _Printed:
 
 
 class _Reader:
-    """Finds rows and bars in lines."""
+    """Finds rows and bars in lines.
+
+    Attributes:
+        rows: what was printed, in order.
+        bars: what progress bars showed.
+        trained: optimizer steps of the whole training, as its summary at the end tells them; 0 without one.
+    """
 
     def __init__(self) -> None:
         self.rows: list[_Printed] = []
         self.bars = Bars()
+        self.trained = 0.0
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._open = ""
 
@@ -112,7 +121,11 @@ class _Reader:
             return
         row = record(text)
         own = _step_of(row)
-        if any(name in row for name in _SUMMARY) or not _is_row(row, own):
+        if any(name in row for name in _SUMMARY):
+            rates = [number(row.get(name)) for name in _SUMMARY]
+            self.trained = (rates[0] or 0.0) * (rates[1] or 0.0)
+            return
+        if not _is_row(row, own):
             return
         names = tuple(row)
         self.rows.append(_Printed(self._names.setdefault(names, names), tuple(row.values()), own, _is_evaluation(row)))
@@ -165,15 +178,15 @@ def _steps(reader: _Reader) -> tuple[dict[int, int], tuple[str, ...]]:
         return {index: beside[index] for index in unnamed if index in beside}, (
             "no row names its step: the progress bar beside it tells it",
         )
-    last = reader.bars.last(keys)
-    every, left = divmod(last, len(training))
-    if every < 1 or left:
+    last = reader.bars.last(keys) or reader.trained
+    every = round(last / len(training))
+    if every < 1 or abs(last / len(training) - every) > _ROUNDED * every:
         every = 1
         note = "no row names its step, and no progress bar stands beside: rows of training are counted from 1"
     else:
         note = (
-            f"no row names its step, and the progress bar stands apart: its {last:,} steps are shared out evenly among "
-            f"{len(training):,} rows of training"
+            f"no row names its step, and no progress bar stands beside: the {last:,.0f} steps that it or the summary tells are "
+            f"shared out evenly among {len(training):,} rows of training"
         )
     counted: dict[int, int] = {}
     done, rows = 0, set(training)

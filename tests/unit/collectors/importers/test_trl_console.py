@@ -62,7 +62,13 @@ def test_bars_that_were_written_apart_from_the_rows_are_shared_out(tmp_path: Pat
     text = bars + "\n" + "\n".join(python_row(row(index)) for index in range(1, 11)) + "\n"
     run = opened(tmp_path, text)
     assert list(values(run, "reward")) == list(range(5, 51, 5))
-    assert any("stands apart" in note for note in run.facts.notes)
+    assert any("the 50 steps" in note for note in run.facts.notes)
+
+
+def test_without_bars_the_summary_tells_how_many_steps_the_rows_share(tmp_path: Path) -> None:
+    summary = python_row({"train_runtime": "2.828", "train_samples_per_second": "16.98", "train_steps_per_second": "4.244"})
+    run = opened(tmp_path, "\n".join([*(python_row(row(index)) for index in range(1, 5)), summary]))
+    assert list(values(run, "reward")) == [3, 6, 9, 12]
 
 
 def test_a_row_into_which_a_bar_was_drawn_is_put_together(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_doctor.collectors.importers.registry import Fit
-from tests.unit.collectors.importers.texts import bar, importer_of, opened, values
+from tests.unit.collectors.importers.texts import LOGGED, bar, importer_of, opened, values
 
 RAY = "\x1b[36m(TaskRunner pid=123, ip=10.0.0.1)\x1b[0m "
 
@@ -61,7 +61,7 @@ def test_a_metric_to_a_line_with_others_between(tmp_path: Path) -> None:
 
 def test_dictionaries_that_were_printed_prettily(tmp_path: Path) -> None:
     text = "".join(
-        f"{RAY}{{'actor/entropy': np.float64({step / 4}),\n{RAY} 'critic/score/mean': 0.5,\n{RAY} 'training/global_step': {step}}}\n"
+        f"{RAY}{{'actor/entropy': np.float64({step / 4}),\n{RAY} 'actor/lr': 0.5,\n{RAY} 'training/global_step': {step}}}\n"
         for step in (7, 8)
     )
     run = opened(tmp_path, text)
@@ -118,7 +118,7 @@ def test_what_is_no_record(tmp_path: Path, text: str) -> None:
 NAMES = st.text("abcxyz_/@0", min_size=1, max_size=12).map(lambda name: f"actor/{name}")
 
 
-@given(rows=st.lists(st.dictionaries(NAMES, st.floats(), min_size=1, max_size=6), min_size=1, max_size=8))
+@given(rows=st.lists(st.dictionaries(NAMES, LOGGED, min_size=1, max_size=6), min_size=1, max_size=8))
 def test_what_the_logger_prints_is_read_back(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, float]]) -> None:
     lines = [f"step:{step} - " + " - ".join(f"{name}:{value!r}" for name, value in row.items()) for step, row in enumerate(rows)]
     run = opened(tmp_path_factory.mktemp("verl"), "\n".join(lines))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from hypothesis import strategies as st
 
 from rl_doctor.collectors.importers.opening import open_log
 from rl_doctor.collectors.importers.registry import Fit, find, sample
 from rl_doctor.store.run import Run
+
+LOGGED = st.floats(-1e30, 1e30) | st.sampled_from([math.nan, math.inf, -math.inf])
+"""Numbers as a trainer may log them."""
 
 
 def opened(path: Path, content: str | bytes, name: str = "run.txt") -> Run:
