@@ -25,6 +25,9 @@ HEAD_BYTES: Final = 1 << 18
 ADDRESS: Final = re.compile(r"[a-z][a-z]+:/+[^/]")
 """What the address of a run online begins with; as a path it has one slash. Its sample has neither bytes nor entries."""
 
+_DATABASE: Final = b"SQLite format 3\0"
+"""What a file begins with that may hold several runs."""
+
 
 class Fit(IntEnum):
     """How well a sample fits a format. Of several formats the best fit is taken; no two may claim the same sample alike."""
@@ -152,18 +155,30 @@ def sample(path: Path) -> Sample:
     try:
         if path.is_dir():
             return Sample(path, entries=tuple(sorted(entry.name for entry in path.iterdir())), folder=True)
-        if not path.exists():
+        named, run = part_of(path)
+        if not named.exists():
             raise InputError(f"{path}: no such file or folder")
-        if not path.is_file():
+        if not named.is_file():
             raise InputError(f"{path}: neither a file nor a folder")
-        with path.open("rb") as file:
+        with named.open("rb") as file:
             head = file.read(HEAD_BYTES)
-            tail = _tail(file, path.stat().st_size)
+            tail = _tail(file, named.stat().st_size)
+        if run is not None and not head.startswith(_DATABASE):
+            raise InputError(f"{path}: no such file; {named.name} holds one run, give it without #{run}")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     if not head:
         raise InputError(f"{path}: the file is empty (0 bytes); export it again")
     return Sample(path, head, tail=tail)
+
+
+def part_of(path: Path) -> tuple[Path, str | None]:
+    """The file, and the name of the run in it where that is told: ``FILE#RUN``, for files that hold several."""
+    if "#" in path.name and not path.exists():
+        name, _, run = path.name.partition("#")
+        if name and run and path.with_name(name).is_file():
+            return path.with_name(name), run
+    return path, None
 
 
 def _tail(file: BinaryIO, size: int) -> bytes:

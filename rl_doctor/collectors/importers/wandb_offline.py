@@ -11,6 +11,7 @@ from rl_doctor.collectors.importers.numbers import whole
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.collectors.importers.tracker_config import info_of
+from rl_doctor.collectors.importers.unfolding import media_note
 from rl_doctor.collectors.importers.wandb_records import MAGIC, Framing, Recorded, frames, last_row
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.store.step_axis import step_names
@@ -130,8 +131,4 @@ def _told(recorded: Recorded) -> Sequence[str]:
         notes.append(f"the run ended with exit code {recorded.exit_code}")
     elif recorded.exit_code is None:
         notes.append("the end of the run is not in it: it still runs, or was killed")
-    if recorded.media:
-        shown = ", ".join(sorted(recorded.media)[:6])
-        more = f" and {len(recorded.media) - 6} more" if len(recorded.media) > 6 else ""
-        notes.append(f"histograms, tables and media left out: {shown}{more}")
-    return notes
+    return [*notes, *media_note(recorded.media)]

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from rl_doctor.collectors.importers.columns import Columns
 from rl_doctor.collectors.importers.protobuf import LENGTH, fields, member, signed, varint, zigzag
+from rl_doctor.collectors.importers.unfolding import unfold_items
 
 MAGIC: Final = b":W&B"
 _HEADER: Final = 7
@@ -29,8 +30,6 @@ _KEY, _NESTED, _BOOLEAN, _INTEGER, _NUMBER, _TEXT, _JSON, _VALUE_JSON = 1, 2, 4,
 _ITEM_KEY, _NESTED_KEY, _VALUE_KEY = 0x0A, 0x12, b"\x82\x01"
 _TAIL: Final = 8
 """Blocks at the end of a log in which its last row is looked for."""
-_MEDIA: Final = "_type"
-"""A member with this name tells a histogram, table, image or another medium."""
 
 
 @dataclass(slots=True)
@@ -192,7 +191,10 @@ def history_row(body: bytes, names: dict[bytes, str]) -> tuple[dict[str, Any], s
             except ValueError:
                 pass
         others.append(_item(body[start:at]))
-    return values, _unfold(others, values) if others else set()
+    if not others:
+        return values, set()
+    unfolded, media = unfold_items(others)
+    return values | unfolded, media
 
 
 def last_row(path: Path) -> dict[str, Any]:
@@ -230,23 +232,6 @@ def _item(data: bytes) -> tuple[list[str], Any]:
         elif number == _BOOLEAN:
             value = bool(content)
     return path, value
-
-
-def _unfold(items: list[tuple[list[str], Any]], values: dict[str, Any]) -> set[str]:
-    """Add items to the values by dotted name, and return the names of media, which are left out."""
-    flat: list[tuple[tuple[str, ...], Any]] = []
-    pending = [(tuple(path), value) for path, value in items if path]
-    while pending:
-        path, value = pending.pop()
-        if isinstance(value, dict):
-            pending.extend(((*path, str(key)), below) for key, below in value.items())
-        else:
-            flat.append((path, value))
-    media = {path[:-1] for path, _ in flat if path[-1] == _MEDIA}
-    for path, value in flat:
-        if not any(path[: len(parent)] == parent for parent in media):
-            values[".".join(path)] = value
-    return {".".join(parent) for parent in media}
 
 
 def _text(data: bytes) -> str:
