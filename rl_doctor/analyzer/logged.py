@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.names import held_out
 from rl_doctor.analyzer.names.bookkeeping import bookkeeping
-from rl_doctor.analyzer.names.generic import OFFLINE
+from rl_doctor.analyzer.names.generic import OFFLINE, below_topic
 from rl_doctor.analyzer.names.recognise import find_trainer, general, identify, lookup, names_of, settings_of, version_bounds
 from rl_doctor.analyzer.names.registry import Name, plain
 from rl_doctor.analyzer.series import Series
@@ -173,7 +173,10 @@ class Logged:
         if _canonical(native):
             return _Choice(-1, 0, Name(native, native, measured=True), native)
         for place, table in enumerate(self._tables):
-            for rank, item, metric in table.find(native):
+            found = table.find(native)
+            if not found and table is general():
+                found = table.find(below_topic(native))
+            for rank, item, metric in found:
                 if self._applies(item) and (item.holds is None or item.holds(self._find)):
                     return _Choice(place, rank, item, metric)
         return None

@@ -52,6 +52,6 @@ AREAL: Final = trainer(
         ),
         kinds={"ppo": ("ppo_critic/update/value_loss/avg", "ppo_critic/update/loss/avg", "critic/update/loss/avg")},
         validation=(("eval-rollout/reward", "eval_rollout/reward"),),
-        settings={"clip_low": "ppo_actor/eps_clip/avg", "clip_high": "ppo_actor/eps_clip/avg"},
+        settings={"clip_low": ("ppo_actor/eps_clip/avg",), "clip_high": ("ppo_actor/eps_clip/avg",)},
     )
 )  # fmt: skip

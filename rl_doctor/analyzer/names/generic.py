@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,16 @@ OFFLINE: Final = SUPERVISED | PREFERENCE
 _PERCENT: Final = ("pct", "percent", "percentage")
 
 
+def _share(name: str) -> Callable[[Lookup], bool]:
+    """Whether what is logged under a name never goes beyond 1: a count or a percentage does."""
+
+    def holds(logged: Lookup) -> bool:
+        points = logged(name)
+        return points is None or not bool((points[1] > 1.0).any())
+
+    return holds
+
+
 def _varies(name: str) -> Name:
     """A largest length: a limit from the configuration does not vary."""
 
@@ -30,7 +40,7 @@ def _varies(name: str) -> Name:
 
 _ALIKE: Final[dict[str, str]] = {
     "reward.mean": "reward reward/mean mean_reward rewards/mean avg_reward reward_avg average_reward rollout/reward_mean "
-    "train_reward env/reward_mean reward/total total_reward",
+    "train_reward env/reward_mean reward/total total_reward ep_rew_mean rollout/ep_rew_mean episodic_return",
     "reward.std": "reward_std std_reward reward/std rewards/std rollout/reward_std",
     "reward.max": "reward_max max_reward reward/max rewards/max",
     "reward.min": "reward_min min_reward reward/min rewards/min",
@@ -39,7 +49,7 @@ _ALIKE: Final[dict[str, str]] = {
     "zero_variance_ratio zero_variance_group_frac zero_std_group_frac",
     "policy.entropy": "entropy policy_entropy mean_entropy entropy_mean token_entropy policy/entropy actor_entropy",
     "policy.kl_old": "approx_kl approxkl approx_kl_mean policy/approx_kl policy/approxkl kl_old old_kl",
-    "policy.kl_old_k1": "ppo_kl",
+    "policy.kl_old_k1": "ppo_kl old_approx_kl",
     "policy.kl_old_k3": "approx_kl_k3 kl_old_k3",
     "ref.kl": "kl kl_divergence kl_div kl_ref ref_kl kl_to_ref kl_mean mean_kl kl/mean reference_kl kl_loss actor/kl_loss",
     "policy.clip_frac": "clip_frac clipfrac clip_fraction pg_clipfrac policy/clipfrac policy/clip_frac policy_clip_frac",
@@ -76,7 +86,7 @@ _ALIKE: Final[dict[str, str]] = {
     "pref.chosen_logprob": "logps/chosen chosen_logps chosen_logp chosen_logprob",
     "pref.rejected_logprob": "logps/rejected rejected_logps rejected_logp rejected_logprob",
 }
-_SHARES: Final = ("group.zero_std_frac", "policy.clip_frac", "length.truncated_frac")
+_SHARES: Final = ("group.zero_std_frac", "policy.clip_frac", "length.truncated_frac", "length.aborted_frac")
 _NOTES: Final = {
     "policy.kl_old": "is taken for the KL to the old policy, by an estimator that is not known",
     "kl": "is taken for the KL to the reference policy",
@@ -84,30 +94,51 @@ _NOTES: Final = {
 }
 
 
-def _names() -> Iterator[Name]:
+def _offline() -> Iterator[Name]:
     for name, metric in (("loss", "sft.loss"), ("entropy", None), ("kl", None)):
         yield Name(name, metric, algorithms=SUPERVISED)
     for name, metric in (("loss", "pref.loss"), ("entropy", None), ("kl", None), ("accuracy", "pref.accuracy")):
         yield Name(name, metric, algorithms=PREFERENCE)
-    for metric, natives in _ALIKE.items():
-        preference = metric.startswith("pref.")
-        for native in natives.split():
-            if native.startswith("rewards/") and preference:
-                yield Name(native, metric)
-            else:
-                note = _NOTES.get(native, _NOTES.get(metric, ""))
-                yield Name(native, metric, algorithms=PREFERENCE if native == "margin" else frozenset(), note=note)
+
+
+def _alike() -> Iterator[Name]:
+    for metric, listed in _ALIKE.items():
+        natives = listed.split()
         if metric in _SHARES:
-            for native in dict.fromkeys(re.sub(r"(_|^)(rate|frac|ratio|fraction)$", "", native) for native in natives.split()):
-                yield from (Name(f"{native}_{unit}", metric, factor=0.01, note="is read as a percentage") for unit in _PERCENT)
-    for native in ("loss", "total_loss", "loss/total"):
-        yield Name(native, "policy.loss_total")
-    for native in ("max_gen_tokens", "response_length/max", "max_response_length", "completion_length_max", "response_len_max"):
-        yield _varies(native)
+            yield from _shares(metric, natives)
+            continue
+        for native in natives:
+            only = PREFERENCE if native == "margin" else frozenset()
+            yield Name(native, metric, algorithms=only, note=_NOTES.get(native, _NOTES.get(metric, "")))
+
+
+def _shares(metric: str, natives: list[str]) -> Iterator[Name]:
+    for native in natives:
+        yield Name(native, metric, holds=_share(native))
+        yield Name(native, None, note="goes beyond 1: it is no share")
+    for stem in dict.fromkeys(re.sub(r"(_|^)(rate|frac|ratio|fraction)$", "", native) for native in natives):
+        yield from (Name(f"{stem}_{unit}", metric, factor=0.01, note="is read as a percentage") for unit in _PERCENT)
+
+
+def _families() -> Iterator[Name]:
     yield Name("rewards/{function}/mean", "reward.component.{function}.mean")
     yield Name("rewards/{function}/std", "reward.component.{function}.std")
     yield Name("rewards/{function}", "reward.component.{function}.mean")
     yield Name("reward_components/{function}", "reward.component.{function}.mean")
 
 
-NAMES: Final = tuple(_names())
+NAMES: Final = (
+    *_offline(),
+    *_alike(),
+    *(Name(native, "policy.loss_total") for native in ("loss", "total_loss", "loss/total")),
+    *map(_varies, ("max_gen_tokens", "response_length/max", "max_response_length", "completion_length_max", "response_len_max")),
+    *_families(),
+)
+
+_TOPICS: Final = re.compile(r"(?:losses|charts|metrics|rl|stats|training|trainer|scalars|log|optimization)[/_.]", re.IGNORECASE)
+
+
+def below_topic(native: str) -> str:
+    """A name without a heading before it that says nothing of what it means."""
+    found = _TOPICS.match(native)
+    return native if found is None else native[found.end() :]

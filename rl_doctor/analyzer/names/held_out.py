@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final
 
-from rl_doctor.analyzer.names.registry import Trainer, pattern, plain, spelled
+from rl_doctor.analyzer.names.registry import LONGEST, Trainer, pattern, plain, spelled
 
 _SPLIT: Final = r"(?:eval|val|valid|validation|test|heldout|held_out|dev)(?:uation)?(?:-core|-aux)?[_-]"
 _RIGHT: Final = (
@@ -47,7 +47,7 @@ def chosen(
     names: Iterable[str], trainer: Trainer | None, tiers: Sequence[tuple[str, ...]], general: Sequence[str]
 ) -> dict[str, str]:
     """Names of the first tier that has any: native name -> data source ("" where the name has none)."""
-    made = {name: spelled(name) for name in names}
+    made = {name: form for name in names if len(form := spelled(name)) <= LONGEST}
     if not made:
         return {}
     own = [tuple(pattern(native) if "{" in native else _regex(re.escape(plain(native))) for native in tier)

@@ -116,8 +116,8 @@ def _settings(config: RunConfig, known: Trainer | None, find: Lookup) -> RunConf
 def settings_of(known: Trainer | None) -> dict[str, tuple[str, ...]]:
     """Names of settings that a trainer logs as if they were metrics: field of ``RunConfig`` -> names, the surest first."""
     found = dict(_PLAIN_SETTINGS)
-    for setting, native in ({} if known is None else known.settings).items():
-        found[setting] = (native, *found.get(setting, ()))
+    for setting, natives in ({} if known is None else known.settings).items():
+        found[setting] = (*natives, *found.get(setting, ()))
     return found
 
 

@@ -25,6 +25,8 @@ Lookup = Callable[[str], Points | None]
 
 _SEPARATORS: Final = str.maketrans("/. ", "___")
 _PREFIX: Final = "train_"
+LONGEST: Final = 200
+"""Longer names than any trainer writes are not held against patterns: that could take for ever."""
 _REMEMBERED: Final = 8192
 """Names whose form is kept: more than the logs of a run hold beside the tables."""
 _PLACE: Final = re.compile(r"\\\{(\w+)\\\}")
@@ -130,7 +132,7 @@ class Trainer:
         dated: plain names -> what they tell of the version.
         validation: tiers of names of scores on held-out prompts, the best first; ``{source}`` is the data source.
         best: the same for the best of several answers.
-        settings: field of ``RunConfig`` -> name under which its constant value is logged.
+        settings: field of ``RunConfig`` -> names under which its constant value is logged, the surest first.
     """
 
     name: str
@@ -144,7 +146,7 @@ class Trainer:
     dated: Callable[[Collection[str]], Bounds] = lambda _: Bounds()
     validation: tuple[tuple[str, ...], ...] = ()
     best: tuple[tuple[str, ...], ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Names:
@@ -169,6 +171,8 @@ class Names:
         made = spelled(native)
         if exact := self._exact.get(made.lower()):
             return [(rank, item, item.metric) for rank, item in exact]
+        if len(made) > LONGEST:
+            return []
         found = []
         for rank, item, regex in self._families:
             if match := regex.fullmatch(made):
@@ -190,7 +194,7 @@ def matching(native: str, names: Collection[str]) -> list[str]:
     if "{" not in native:
         return [made] if (made := plain(native)) in names else []
     regex = pattern(native)
-    return [name for name in names if regex.fullmatch(name)]
+    return [name for name in names if len(name) <= LONGEST and regex.fullmatch(name)]
 
 
 def together(natives: str, names: Collection[str]) -> bool:

@@ -74,6 +74,6 @@ ROLL: Final = trainer(
             ("val_correct/{source}/mean",),
             ("val/score/mean", "val_score/all/mean"),
         ),
-        settings={"kl_coef": "critic/kl_coef"},
+        settings={"kl_coef": ("critic/kl_coef",)},
     )
 )  # fmt: skip

@@ -47,6 +47,6 @@ SKYRL: Final = trainer(
         kinds={"ppo": ("critic/critic_loss",)},
         validation=(("eval/all/avg_score",), ("eval/{source}/avg_score",)),
         best=(("eval/all/pass_at_{n}",), ("eval/{source}/pass_at_{n}",)),
-        settings={"kl_coef": "loss/kl_loss_coef"},
+        settings={"kl_coef": ("loss/kl_loss_coef",)},
     )
 )  # fmt: skip

