@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from rl_doctor.collectors.importers.csv_rows import form_of
-from rl_doctor.collectors.importers.csv_table import listed, read_table
+from rl_doctor.collectors.importers.csv_table import form_of_sample, listed, read_table
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.errors import InputError
 from rl_doctor.store.step_axis import plain_name, step_names
@@ -21,7 +20,7 @@ _TAG: Final = re.compile(r".*\btag-(.+)|.*_tag_(.+)")
 
 
 def _names(sample: Sample) -> tuple[str, ...]:
-    form = None if sample.folder else form_of(sample.text)
+    form = form_of_sample(sample)
     return () if form is None else form.names
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +22,14 @@ _RUN_KEYS: Final = frozenset({"run", "run_name", "run_id", "experiment", "experi
 """Plain names of columns that tell runs apart."""
 
 
+@lru_cache(maxsize=2)
+def form_of_sample(sample: Sample) -> Form | None:
+    """The form of a table by its first lines; None for what is none."""
+    return None if sample.folder else form_of(sample.text)
+
+
 def _recognises(sample: Sample) -> Fit:
-    return Fit.NO if sample.folder or form_of(sample.text) is None else Fit.CONTAINER
+    return Fit.NO if form_of_sample(sample) is None else Fit.CONTAINER
 
 
 @importer("csv", "a table of metrics (CSV)", _recognises)

@@ -44,7 +44,12 @@ def _recognises(sample: Sample) -> Fit:
     return Fit.NO
 
 
-@importer("text-log", "text lines with a step and numbers by name", _recognises, marks=("step", "Step", "iter", "Iter", "update"))
+@importer(
+    "text-log",
+    "text lines with a step and numbers by name",
+    _recognises,
+    marks=("step", "Step", "STEP", "iter", "Iter", "pdate", "%|"),
+)
 def read(path: Path) -> Imported:
     """Read every line that has a step and at least three numbers; names that stand in a single line are left out."""
     reader = _Reader()

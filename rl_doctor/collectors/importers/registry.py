@@ -29,6 +29,10 @@ _DATABASE: Final = b"SQLite format 3\0"
 """What a file begins with that may hold several runs."""
 
 
+_CONSOLE_HEAD: Final = 1 << 16
+"""Characters of a table or of JSON in which the marks of a console are looked for."""
+
+
 class Fit(IntEnum):
     """How well a sample fits a format. Of several formats the best fit is taken; no two may claim the same sample alike."""
 
@@ -192,12 +196,17 @@ def _tail(file: BinaryIO, size: int) -> bytes:
 
 def find(seen: Sample, without: str | None = None) -> Importer | None:
     """The importer whose format fits best, or None; the one called ``without`` is not asked."""
-    fits = {known: known.recognises(seen) for known in importers().values() if known.name != without}
-    best = max(fits, key=lambda known: fits[known])
-    unsure = fits[best] is Fit.NO or (fits[best] is Fit.CONTAINER and bool(best.marks))
+    asked = [known for known in importers().values() if known.name != without]
+    fits = {known: known.recognises(seen) for known in asked if not known.marks}
+    best = max(fits.values())
+    if best <= Fit.CONTAINER:
+        text = console.seen(seen)[: None if best is Fit.NO else _CONSOLE_HEAD]
+        fits |= {known: known.recognises(seen) for known in asked if known.marks and any(mark in text for mark in known.marks)}
+    chosen = max(fits, key=lambda known: fits[known])
+    unsure = fits[chosen] is Fit.NO or (fits[chosen] is Fit.CONTAINER and bool(chosen.marks))
     if unsure and console.is_longer_than(seen) and (inside := _find_inside(seen)):
         return inside
-    return None if fits[best] is Fit.NO else best
+    return None if fits[chosen] is Fit.NO else chosen
 
 
 def _find_inside(seen: Sample) -> Importer | None:
