@@ -8,6 +8,7 @@ import numpy as np
 
 from rl_doctor.store.metric_log import MetricLog
 from tests.diseases.catalogue import injected
+from tests.simulation.inject import with_row_advantages
 from tests.simulation.logs import relogged
 from tests.simulation.run import SimulatedRun
 
@@ -27,3 +28,27 @@ def explained_variance_above_one(run: SimulatedRun, random: Random) -> Simulated
     """The variance of the error is divided by another one: more than all of the variance is explained."""
     n = len(np.unique(run.arrays["step"]))
     return _logging(run, value__explained_var=1.2 + 0.1 * random.random(n))
+
+
+@injected("no-baseline", "advantage-mismatch", "broken-groups", log=True)
+def advantages_are_raw_rewards(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """The baseline is never subtracted: each token's advantage is the reward of its response."""
+    return with_row_advantages(run, run.arrays["reward"])
+
+
+@injected("value-not-learning", log=False, anywhere=False)
+def critic_worse_than_a_constant(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """Values are read at the wrong token: they explain less than nothing of the returns from first to last."""
+    n = len(np.unique(run.arrays["step"]))
+    return _logging(run, value__explained_var=-0.8 + 0.1 * random.standard_normal(n))
+
+
+@injected("part-off-policy", log=False, anywhere=False)
+def prefix_of_another_policy(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """A prefix that another model wrote is trained on with that model's logprobs; the continuation is on-policy."""
+    n = len(np.unique(run.arrays["step"]))
+    values = {
+        "part__prefix__policy__kl_old_k1": -0.8 + 0.05 * random.standard_normal(n),
+        "part__continuation__policy__kl_old_k1": 1e-4 * random.standard_normal(n),
+    }
+    return _logging(run, **values)

@@ -90,7 +90,7 @@ def near_zero_variance_groups(run: SimulatedRun, random: Random) -> SimulatedRun
     return with_reward(run, np.where(flat, near, reward))
 
 
-@injected("broken-groups", "advantage-mismatch", needs=_REWARD)
+@injected("broken-groups", "advantage-mismatch", "no-baseline", needs=_REWARD)
 def groups_of_one(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """Every sequence is a group of its own; the trainer takes 0 for the mean and 1 for the standard deviation."""
     alone = with_values(run, group=run.arrays["uid"])

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from rl_doctor.analyzer.logged import LOGGED_FAMILIES
 from rl_doctor.analyzer.registry import families, metrics
 from rl_doctor.rules.registry import rules
 
@@ -12,7 +13,7 @@ RULES = list(rules().values())
 
 def exists(name: str) -> bool:
     """Whether a metric of that name, or for a prefix ending in a dot any, can be computed for some run."""
-    prefixes = [family.prefix for family in families()]
+    prefixes = [*LOGGED_FAMILIES, *(family.prefix for family in families())]
     if any(name.startswith(prefix) for prefix in prefixes):
         return True
     return name in metrics() if not name.endswith(".") else any(known.startswith(name) for known in metrics())
