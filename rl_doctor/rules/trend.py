@@ -91,7 +91,7 @@ class Excursion:
     @property
     def factor(self) -> float:
         """Peak over local level."""
-        return self.value / self.level if self.level > 0 else math.inf
+        return float(self.value) / float(self.level) if self.level > 0 else math.inf
 
     @property
     def n(self) -> int:

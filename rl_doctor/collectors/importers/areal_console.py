@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +15,11 @@ from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
 
 _STEP: Final = re.compile(r"\bTrain step (\d+)/\d+ done\b")
-_CELLS: Final = re.compile(r"([^│\s][^│]{0,200}?)\s*│\s*([-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf))\s*(?=│)")
+_VALUE: Final = re.compile(r"[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf)")
 _GRID: Final = re.compile(r"│ [\w./@-]+\s*│\s+[-+]?(?:\d[\d.]*e[-+]\d+|nan|inf)\s*│")
+
+_LONGEST: Final = 20_000
+"""Characters that no row of a grid has."""
 
 
 def _recognises(sample: Sample) -> Fit:
@@ -39,7 +43,15 @@ def _rows(path: Path) -> Iterator[Row]:
             if step is not None and values:
                 yield Row(step, values)
             step, values = as_count(found[1]) - 1, {}
-        elif step is not None and line.lstrip().startswith("│"):
-            values.update(_CELLS.findall(line))
+        elif step is not None and line.lstrip()[:1] == "│" and len(line) < _LONGEST:
+            values.update(_cells(line))
     if step is not None and values:
         yield Row(step, values)
+
+
+def _cells(line: str) -> Iterator[tuple[str, str]]:
+    """Names, each with the value in the cell after it."""
+    cells = [cell.strip() for cell in line.split("│")]
+    for name, value in pairwise(cells):
+        if name and _VALUE.fullmatch(value) and not _VALUE.fullmatch(name):
+            yield name, value
