@@ -18,8 +18,14 @@ _TRAINED = "numerics.nonfinite."
 _STORED = "numerics.nonfinite_stored."
 _SCALARS = (
     "optim.grad_norm", "policy.loss_total", "policy.loss_pg", "reward.mean", "policy.entropy", "ref.kl_k3", "policy.kl_old_k3",
-    "policy.kl_old_k1", "policy.ratio_mean", "adv.mean", "optim.learning_rate",
+    "policy.kl_old_k1", "policy.ratio_mean", "adv.mean", "optim.learning_rate", "ref.kl", "ref.kl_k1", "policy.kl_old",
+    "value.loss", "pref.loss", "pref.margin", "pref.chosen_logprob", "pref.rejected_logprob", "sft.loss",
 )  # fmt: skip
+_ALWAYS = (
+    "optim.grad_norm", "policy.loss_total", "pref.loss", "pref.margin", "pref.chosen_logprob", "pref.rejected_logprob",
+    "sft.loss",
+)  # fmt: skip
+"""Scalars that every step has: NaN at each of them is a broken run, and not a number that was never measured."""
 _ORDER = (
     "old_logprob",
     "ref_logprob",
@@ -49,6 +55,8 @@ _AUXILIARY = frozenset(
 )
 """Columns in which a null, read as NaN, may mean that the value was not recorded for some tokens."""
 
+_ROWS = 3
+_RARE = 0.1
 _NO_REWARD = "numerics.missing_reward_frac"
 _LEFT_OUT = _TRAINED + "rollout_logprob"
 """Engines return no logprob for some tokens by design or by fault; missing-rollout-logprob tells."""
@@ -77,6 +85,12 @@ class _Break:
         found += [position for position, part in enumerate(_ORDER) if part in self.name]
         return found[0] if found else len(_ORDER)
 
+    @property
+    def transient(self) -> bool:
+        """Whether a scalar breaks on few steps and is finite again right after each of them and at the end."""
+        after = self.bad[-3:].any() or (self.bad[1:] & self.bad[:-1]).any()
+        return not self.partial and not after and float(np.mean(self.bad)) <= _RARE
+
     def evidence(self) -> Evidence:
         steps = self.series.steps[self.bad]
         return Evidence(
@@ -99,6 +113,7 @@ class _Break:
     avoids=(
         "A NaN outside the response mask only: a warning, or info where the gradient stays finite.",
         "A step on which there is nothing to measure.",
+        "A score on held-out prompts, or a column of a log that is NaN everywhere because it is undefined there.",
         "A column that was not recorded.",
     ),
     source="Public reports: 8 of 14 runs died from exp overflow at padding, without precursor in the scalars",
@@ -113,7 +128,9 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     are. A column that is NaN everywhere counts as not recorded, which is a warning for what the loss is made of. NaN at
     trained tokens or in a scalar is an error (a warning in a column that the update need not read); outside the mask only it
     is a warning, and info if the gradient norm is known to stay finite: harmless as long as the trainer selects, and not if
-    it multiplies by the mask. Gaps in rollout_logprob are the business of missing-rollout-logprob.
+    it multiplies by the mask. So is a logged number that breaks on single steps and is finite on each next one: weights that
+    hold NaN do not come back. Losses, gradients and margins that are NaN at every logged step are an error; other numbers may
+    be undefined for the run. Gaps in rollout_logprob are the business of missing-rollout-logprob.
     """
     del limits
     if empty := [name for name in (*_in_loss(view), "reward") if name in view.facts.empty_columns]:
@@ -212,14 +229,19 @@ def _first(broken: list[_Break]) -> Hit:
     names = list(dict.fromkeys(item.name.removeprefix(_TRAINED) for item in broken))
     count = int(first.bad.sum())
     auxiliary = all(item.partial and item.name.removeprefix(_TRAINED) in _AUXILIARY for item in broken)
+    passing = all(item.transient for item in broken)
     return Hit(
-        f"{names[0]} is not finite from step {first.step} on, at {count} of {len(first.series)} steps"
+        f"{names[0]} is not finite {'at' if passing else 'from'} step {first.step}{'' if passing else ' on'}"
+        + (f", at {count} of {len(first.series)} steps" if not passing else f" and {count - 1} more" if count > 1 else "")
         + (f"; also {', '.join(names[1:6])}" if len(names) > 1 else ""),
-        "warning" if auxiliary else "error",
+        "warning" if auxiliary or passing else "error",
         tuple(item.evidence() for item in broken[:6]),
-        cause=None
+        cause="Single batches break it: an empty or overlong response, 0/0 in a mean, or an overflow whose update was skipped."
+        if passing
+        else None
         if len(names) == 1
         else f"{names[0]} is the first number that breaks, at step {first.step}; the others follow from it.",
+        ruled_out=("weights that hold NaN: every number is finite again on the next step",) if passing else (),
         unchecked=("the token columns that it is computed from: logprob, old_logprob and advantage",)
         if not first.partial
         else (),
@@ -261,6 +283,6 @@ def _masked_only(view: View, name: str) -> _Break | None:
 
 def _broken_scalar(series: Series) -> _Break | None:
     bad = ~np.isfinite(series.values) & (series.counts > 0)
-    if not bad.any() or bad.all():
+    if not bad.any() or (bad.all() and (series.metric not in _ALWAYS or len(series) < _ROWS)):
         return None
     return _Break(series.metric, series, bad, int(bad.sum()), partial=False)
