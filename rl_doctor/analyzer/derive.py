@@ -17,6 +17,7 @@ from rl_doctor.analyzer import kernels
 from rl_doctor.analyzer.states import Sum, Sums
 from rl_doctor.schema import MISSING_INT
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.rows import is_token
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -63,9 +64,14 @@ def selected_splits(batch: Batch) -> NDArray[np.int64]:
 
 def kept_splits(splits: NDArray[np.int64], keep: Bools) -> NDArray[np.int64]:
     """Int64 ``[segments + 1]``: splits of those items of segments ``splits`` that ``keep`` ``[n]`` holds for."""
-    before = np.zeros(len(keep) + 1, np.int64)
-    np.cumsum(keep, out=before[1:])
-    return before[splits]
+    kept = np.zeros(len(splits), np.int64)
+    np.cumsum(np.diff(splits) - flags_in(splits, ~keep), out=kept[1:])
+    return kept
+
+
+def flags_in(splits: NDArray[np.int64], flags: Bools) -> NDArray[np.int64]:
+    """Number of true ``flags`` ``[n]`` in each segment, int64 ``[segments]``; costs little where few are true."""
+    return np.diff(np.searchsorted(np.flatnonzero(flags), splits))
 
 
 def spread(batch: Batch, rows: NDArray[Any]) -> NDArray[Any]:
@@ -171,6 +177,22 @@ def tokens_of_rows(splits: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[
     lengths = np.diff(splits)[rows]
     inner = np.append(0, np.cumsum(lengths))
     return np.arange(inner[-1]) + np.repeat(splits[rows] - inner[:-1], lengths), inner
+
+
+def in_rows(splits: NDArray[np.int64], rows: Bools) -> slice | Bools:
+    """What picks the items of the segments ``rows`` ``[segments]``: a slice where they follow each other, else flags ``[n]``."""
+    at = np.flatnonzero(rows)
+    if at.size and at[-1] - at[0] + 1 == at.size:
+        return slice(int(splits[at[0]]), int(splits[at[-1] + 1]))
+    return np.repeat(rows, np.diff(splits))
+
+
+def restricted(batch: Batch, rows: Bools, names: tuple[str, ...]) -> Batch:
+    """The sequences ``rows`` of the batch, bool ``[n_sequences]``, with those of the columns ``names`` that it has."""
+    index, splits = tokens_of_rows(batch.splits, np.flatnonzero(rows))
+    present = {name: batch.columns[name] for name in names if name in batch.columns}
+    columns = {name: values[index] if is_token(name) else values[rows] for name, values in present.items()}
+    return Batch(batch.step, columns, splits, batch.info)
 
 
 def of_rows(batch: Batch, values: NDArray[Any], empty: float = 0) -> NDArray[Any]:

@@ -27,6 +27,11 @@ NOISE: Final = 0.02
 LARGEST: Final = 10.0
 """What an importance weight is cut at, so that single tokens cannot dominate a mean."""
 
+_ONE: Final = np.uint64(1)
+_HALF: Final = np.uint64(32)
+_FIRST_FACTOR: Final = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND_FACTOR: Final = np.uint64(0x94D049BB133111EB)
+
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
@@ -214,8 +219,10 @@ def _by_class(tops: NDArray[np.uint16], edges: Counts, classes: NDArray[np.int8]
     """Number of tokens by class of their row and top 16 bits, int64 ``[classes, 2**16]``."""
     found = np.zeros((int(classes.max(initial=0)) + 1, 1 << 16), np.int64)
     lengths = np.diff(edges)
-    for number in np.unique(classes).tolist():
+    for number in range(len(found)):
         chosen = classes == number
+        if not chosen.any():
+            continue
         kept = tops if chosen.all() else tops[np.repeat(chosen, lengths)]
         found[number] = np.bincount(kept, minlength=1 << 16)
     return found
@@ -332,3 +339,25 @@ def column(values: NDArray[Any], edges: Counts) -> Floats:
     for block in blocks(edges):
         sums[block.rows] = block.sums(block.wide(values))
     return sums
+
+
+def hashes(ids: NDArray[Any], edges: Counts) -> NDArray[np.int64]:
+    """A 63-bit hash of each row of ids, int64 ``[rows]``: the sum over its tokens of a scattered (id, position in the row).
+
+    Scattered by multiplying, folding the upper half onto the lower and multiplying again, as SplitMix64 does (Steele, Lea,
+    Flood 2014).
+    """
+    found = np.empty(len(edges) - 1, np.int64)
+    for block in blocks(edges):
+        word = ids[block.tokens].astype(np.int64).view(np.uint64)
+        word += _ONE
+        word <<= _HALF
+        place = np.arange(word.size, dtype=np.int64)
+        place -= np.repeat(block.starts, np.diff(block.bounds))
+        word += place.view(np.uint64)
+        word *= _FIRST_FACTOR
+        word ^= word >> _HALF
+        word *= _SECOND_FACTOR
+        word ^= word >> _HALF
+        found[block.rows] = (np.add.reduceat(word, block.starts) >> _ONE).view(np.int64)
+    return found

@@ -226,9 +226,10 @@ class Histogram:
         missing = (top & 0x7FFF) > _INFINITE_TOP
         nan = int(counts[top[missing]].sum())
         top = top[~missing]
-        keys = np.where(top & 0x8000, 0x7FFF - (top & 0x7FFF), top + 0x8000)
-        order = np.argsort(keys)
-        return cls(keys[order].astype(np.int32), counts[top[order]].astype(np.int64), nan)
+        half = int(np.searchsorted(top, 0x8000))  # negative values stand behind, the closest to zero first
+        keys = np.concatenate([0xFFFF - top[half:][::-1], top[:half] + 0x8000])
+        ordered = np.concatenate([counts[top[half:]][::-1], counts[top[:half]]])
+        return cls(keys.astype(np.int32), ordered.astype(np.int64), nan)
 
     @property
     def count(self) -> int:
@@ -236,11 +237,14 @@ class Histogram:
         return int(self.counts.sum()) + self.nan
 
     def __add__(self, other: Self, /) -> Self:
-        keys = np.union1d(self.keys, other.keys)
-        counts = np.zeros(len(keys), np.int64)
-        counts[np.searchsorted(keys, self.keys)] += self.counts
-        counts[np.searchsorted(keys, other.keys)] += other.counts
-        return type(self)(keys.astype(np.int32), counts, self.nan + other.nan)
+        if not self.keys.size or not other.keys.size:
+            some = self if self.keys.size else other
+            return type(self)(some.keys, some.counts, self.nan + other.nan)
+        counts = np.zeros(max(int(self.keys[-1]), int(other.keys[-1])) + 1, np.int64)
+        counts[self.keys] = self.counts
+        counts[other.keys] += other.counts
+        keys = np.flatnonzero(counts)
+        return type(self)(keys.astype(np.int32), counts[keys], self.nan + other.nan)
 
     def quantile(self, q: float) -> float:
         """The value at rank floor(q * n), ``q`` in [0, 1]: the centre of the bin that holds it; NaN for no values or any NaN."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Bools, finite, known, segment_sums, selection, spread
+from rl_doctor.analyzer.derive import Bools, finite, known, picked, segment_sums, selection, span, spread
 from rl_doctor.analyzer.registry import Reduction, metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.schema import LOGPROBS
@@ -21,6 +21,9 @@ def _trained(batch: Batch, column: str) -> Bools:
 def _largest(column: str) -> Reduction:
     @reduction(zero=Extremes(), needs=(column,))
     def largest(batch: Batch) -> Extremes:
+        low, high = span(batch, column)
+        if np.isfinite(low) and np.isfinite(high):
+            return Extremes(low, high, len(picked(batch, column)))
         return Extremes.of(batch.columns[column][_trained(batch, column)])
 
     return largest
@@ -29,6 +32,9 @@ def _largest(column: str) -> Reduction:
 def _positive(column: str) -> Reduction:
     @reduction(zero=Sums(), needs=(column,))
     def counted(batch: Batch) -> Sums:
+        low, high = span(batch, column)
+        if np.isfinite(low) and high <= 0.0:
+            return Sums((Sum(count=len(picked(batch, column))), Sum()))
         values, fine = batch.columns[column], _trained(batch, column)
         above = fine & (values > 0.0)
         count = int(np.count_nonzero(fine))

@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Bools, Floats, known, positions, segment_sums, selection
+from rl_doctor.analyzer import kernels
+from rl_doctor.analyzer.derive import Bools, Floats, column_sums, filled_rows, known, over_rows, per_sequence_counts
 from rl_doctor.analyzer.registry import metric, reduction, sequence_value
 from rl_doctor.analyzer.states import Sum, Sums, mean
 from rl_doctor.store.batch import Batch
@@ -22,34 +23,18 @@ _SAMPLER: Final = ("rollout_logprob", "old_logprob", "logprob")
 """Columns that say how probable the sampler found a token; the first that the run has is taken."""
 
 
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection of 64-bit words that scatters their bits."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
 @sequence_value("response_hash", needs=("token_id",))
 def response_hash(batch: Batch) -> NDArray[np.int64]:
     """A 63-bit hash of the token ids of each row, ``[n_sequences]``; -1 for a row without tokens."""
-    word = (batch.columns["token_id"].astype(np.int64) + 1).view(np.uint64) << np.uint64(32)
-    mixed = _mix(_mix(word + positions(batch).astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15))
-    lengths = np.diff(batch.splits)
-    hashes = np.full(batch.n_sequences, -1, np.int64)
-    filled = np.flatnonzero(lengths)
-    if filled.size:
-        sums = np.add.reduceat(mixed, batch.splits[filled])
-        hashes[filled] = (sums >> np.uint64(1)).view(np.int64)
-    return hashes
+    rows, edges = filled_rows(batch.splits)
+    return over_rows(kernels.hashes(batch.columns["token_id"], edges), rows, batch.n_sequences, -1)
 
 
 @sequence_value("response_logprob", needs=("|".join(_SAMPLER),), optional=_SAMPLER)
 def response_logprob(batch: Batch) -> Floats:
     """Sum of the sampler's logprob over the trained tokens; NaN for a row without any or with one unknown."""
-    column = next(batch.columns[name] for name in _SAMPLER if name in batch.columns)
-    chosen = selection(batch)
-    sums = segment_sums(np.where(chosen, column.astype(np.float64), 0.0), batch.splits)
-    return np.where(segment_sums(chosen, batch.splits) > 0, sums, np.nan)
+    name = next(name for name in _SAMPLER if name in batch.columns)
+    return np.where(per_sequence_counts(batch) > 0, column_sums(batch, name), np.nan)
 
 
 def _repeats(batch: Batch) -> tuple[Bools, NDArray[np.int64], NDArray[np.int64]]:

@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import (
     FIRST_STEP,
@@ -13,10 +14,12 @@ from rl_doctor.analyzer.derive import (
     Floats,
     derived,
     finite,
+    flags_in,
     known,
     per_sequence_counts,
     positions,
     real_rows,
+    restricted,
     segment_extremes,
     segment_sums,
     selection,
@@ -74,12 +77,24 @@ def _trailing_pad(batch: Batch) -> Sums:
     rows = real_rows(batch) & (per_sequence_counts(batch) > 0)
     if not (token == pad).any():
         return Sums((Sum(count=int(np.count_nonzero(trained))), Sum(count=int(rows.sum()))))
-    position = positions(batch)
-    _, last = segment_extremes(np.where(token == pad, -1.0, position), batch.splits)
+    last = _last_other(batch, token == pad)
     # A policy may sample the padding token; trainers that know the lengths end the response there, once.
     allowed = 1 if not ends or pad in ends or batch.get("response_length") is not None else 0
-    extra = trained & (position > spread(batch, np.nan_to_num(last, nan=-1.0)) + allowed)
+    extra = trained & (positions(batch) > spread(batch, last) + allowed)
     return Sums((_tally(extra, trained), Sum.counted(int(_any_row(batch, extra).sum()), int(rows.sum()))))
+
+
+def _last_other(batch: Batch, filler: Bools) -> NDArray[np.int64]:
+    """Position in its row of the last token that is no ``filler`` ``[n_tokens]``, int64 ``[n_sequences]``; -1 for none."""
+    at, stops = np.flatnonzero(filler), batch.splits[1:]
+    if not at.size:
+        return np.asarray(np.diff(batch.splits) - 1)
+    stretch = at - np.arange(at.size)  # the same for fillers that follow each other
+    before = np.searchsorted(at, stops)
+    nearest = np.maximum(before - 1, 0)
+    closing = (before > 0) & (at[nearest] == stops - 1)
+    run = np.where(closing, before - np.searchsorted(stretch, stretch[nearest]), 0)
+    return np.asarray(np.maximum(stops - 1 - run - batch.splits[:-1], -1))
 
 
 def _declare(name: str, of: Reduction, index: int, doc: str, *, unit: str = "1") -> None:
@@ -110,15 +125,15 @@ def _eos_missed(batch: Batch) -> Sum:
     ends = batch.info.eos_token_ids
     if not ends or not batch.n_tokens:
         return Sum()
-    token, position, trained = batch.columns["token_id"], positions(batch), selection(batch)
-    closing = np.isin(token, np.array(ends))
-    filler = closing if batch.info.pad_token_id is None else closing | (token == batch.info.pad_token_id)
-    _, last = segment_extremes(np.where(filler, -1.0, position), batch.splits)
+    token, trained = batch.columns["token_id"], selection(batch)
+    pad = batch.info.pad_token_id
+    fillers = ends if pad is None else (*ends, pad)
+    filler = np.logical_or.reduce([token == one for one in fillers])
     lengths = np.diff(batch.splits)
-    end = np.nan_to_num(last, nan=-1.0).astype(np.int64) + 1
+    end = _last_other(batch, filler) + 1
     judged = real_rows(batch) & (end < lengths) & (end > 0)
     at = np.minimum(batch.splits[:-1] + end, batch.n_tokens - 1)
-    judged &= closing[at] & trained[np.maximum(at - 1, 0)]
+    judged &= np.isin(token[at], np.array(ends)) & trained[np.maximum(at - 1, 0)]
     if (finish := batch.get("finish_reason")) is not None:
         judged &= (finish == "stop") | ~known(finish)
     if (length := batch.get("response_length")) is not None:
@@ -174,8 +189,13 @@ def sampled(batch: Batch) -> Bools:
 def _sampled(batch: Batch) -> Sum:
     """Agreement of mask and engine, in rows that train something and hold tokens of both kinds."""
     has = sampled(batch)
-    rows = real_rows(batch) & (per_sequence_counts(batch) > 0) & _any_row(batch, has) & _any_row(batch, ~has)
-    return _tally(selection(batch) == has, spread(batch, rows))
+    lacking = flags_in(batch.splits, ~has)
+    rows = real_rows(batch) & (per_sequence_counts(batch) > 0) & (lacking > 0) & (lacking < np.diff(batch.splits))
+    if not rows.any():
+        return Sum()
+    part = restricted(batch, rows, ("response_mask", "is_padding", "rollout_logprob"))
+    agrees = selection(part) == sampled(part)
+    return Sum.counted(int(np.count_nonzero(agrees)), agrees.size)
 
 
 metric(
@@ -222,20 +242,22 @@ def observation_runs(batch: Batch) -> Bools:
     return np.asarray(np.repeat(keep, size))
 
 
-@reduction(
-    zero=Sums(), needs=("response_mask", "rollout_logprob"),
-    optional=("old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP, "role"),
-)  # fmt: skip
+_UNSAMPLED: Final = ("rollout_logprob", "old_logprob", "logprob", "minibatch", "epoch", FIRST_STEP, "role")
+
+
+@reduction(zero=Sums(), needs=("response_mask", "rollout_logprob"), optional=_UNSAMPLED[1:])
 def _unsampled(batch: Batch) -> Sums:
-    runs, trained = observation_runs(batch), selection(batch)
+    count = int(np.count_nonzero(selection(batch)))
+    part = restricted(batch, flags_in(batch.splits, ~sampled(batch)) > 0, ("response_mask", "is_padding", *_UNSAMPLED))
+    runs = observation_runs(part)
     if not runs.any():
-        nothing = Sum(count=int(np.count_nonzero(trained)))
-        return Sums((nothing, nothing))
-    trainer, rollout = trainer_side(batch), batch.columns["rollout_logprob"]
-    hard = ~finite(batch, "rollout_logprob")
+        return Sums((Sum(count=count), Sum(count=count)))
+    trainer, rollout = trainer_side(part), part.columns["rollout_logprob"]
+    hard = ~finite(part, "rollout_logprob")
     if trainer is not None:
         hard = hard | ((rollout == 0.0) & (trainer < PLACEHOLDER_BELOW))
-    return Sums((_tally(runs, trained), _tally(runs & hard, trained)))
+    runs &= selection(part)
+    return Sums((Sum.counted(int(np.count_nonzero(runs)), count), Sum.counted(int(np.count_nonzero(runs & hard)), count)))
 
 
 _declare(
@@ -270,22 +292,25 @@ def _advantage(batch: Batch) -> Sums:
     trained = selection(batch)
     if trained.all():
         return Sums()
+    counts = per_sequence_counts(batch)
+    mixed = (counts > 0) & (counts < np.diff(batch.splits))
+    batch = restricted(batch, real_rows(batch) & mixed, ("response_mask", "advantage"))
+    trained = selection(batch)
     advantage = np.nan_to_num(batch.columns["advantage"].astype(np.float64), posinf=0.0, neginf=0.0)
-    rows = real_rows(batch) & (per_sequence_counts(batch) > 0) & _any_row(batch, ~trained)
     low, high = _inside_range(batch, advantage, trained)
     outside = ~trained & (advantage != 0.0)
     foreign = _any_row(batch, outside & ((advantage != spread(batch, low)) | (spread(batch, low) != spread(batch, high))))
-    full = rows & ~_any_row(batch, ~trained & (advantage == 0.0)) & (low == high) & (low != 0.0)
+    full = ~_any_row(batch, ~trained & (advantage == 0.0)) & (low == high) & (low != 0.0)
     size = np.abs(advantage)
     mass = segment_sums(np.where(trained, 0.0, size), batch.splits), segment_sums(size, batch.splits)
-    alive = rows & (mass[1] > 0)
+    alive = mass[1] > 0
     stray = segment_sums(np.where(trained & (advantage == 0.0), 1.0, 0.0), batch.splits)
     return Sums(
         (
             Sum.of(np.where(alive & foreign, mass[0], 0.0), int(alive.sum())),
             Sum.of(np.where(alive, mass[1], 0.0), int(alive.sum())),
             Sum.counted(int((alive & foreign).sum()), int(alive.sum())),
-            Sum.counted(int(full.sum()), int((rows & (low == high) & (low != 0.0)).sum())),
+            Sum.counted(int(full.sum()), int(((low == high) & (low != 0.0)).sum())),
             Sum.of(np.where(alive, stray, 0.0), int(per_sequence_counts(batch)[alive].sum())),
         )
     )

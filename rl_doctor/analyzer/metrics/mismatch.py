@@ -30,6 +30,7 @@ from rl_doctor.analyzer.derive import (
     filled_rows,
     finite,
     first_rows,
+    in_rows,
     kept_splits,
     known,
     over_rows,
@@ -47,6 +48,7 @@ from rl_doctor.analyzer.moments import correlation, slope
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.rows import splits_of
 
 PLACEHOLDER_BELOW: Final = -1.0
 """A trainer logprob below this at a token that the engine calls certain (exactly 0) cannot be numerics or truncation."""
@@ -79,8 +81,8 @@ class Pair:
         """The tokens of the sequences ``chosen``, bool ``[n_sequences]``; the other sequences are empty."""
         if chosen.all():
             return self
-        keep = np.repeat(chosen, np.diff(self.splits))
-        return Pair(self.x[keep], self.y[keep], kept_splits(self.splits, keep))
+        keep = in_rows(self.splits, chosen)
+        return Pair(self.x[keep], self.y[keep], splits_of(np.where(chosen, np.diff(self.splits), 0)))
 
 
 def _pair(batch: Batch, x: str, y: str | NDArray[Any], keep: Bools | None = None) -> Pair:

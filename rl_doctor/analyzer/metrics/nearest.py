@@ -7,11 +7,12 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.analyzer import kernels
-from rl_doctor.analyzer.derive import FIRST_STEP, Bools, filled_rows, kept_splits, per_sequence_counts, picked, selected_splits
+from rl_doctor.analyzer.derive import FIRST_STEP, filled_rows, in_rows, kept_splits, picked, selected_splits
 from rl_doctor.analyzer.metrics.mismatch import all_possible, bypassed, first_pass, pass_pair, possible
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.rows import splits_of
 
 
 def _distances(batch: Batch, pairs: tuple[tuple[str, str], ...], *, first: bool) -> Sums:
@@ -19,13 +20,12 @@ def _distances(batch: Batch, pairs: tuple[tuple[str, str], ...], *, first: bool)
     names = {name for pair in pairs for name in pair}
     values, splits = {name: picked(batch, name) for name in names}, selected_splits(batch)
     rows = first_pass(batch) if first else None
-    keep: Bools | None = None
+    if rows is not None and not rows.all():
+        chosen = in_rows(splits, rows)
+        values = {name: column[chosen] for name, column in values.items()}
+        splits = splits_of(np.where(rows, np.diff(splits), 0))
     if not all(all_possible(batch, name) for name in names):
         keep = np.logical_and.reduce([possible(column) for column in values.values()])
-    if rows is not None and not rows.all():
-        chosen = np.repeat(rows, per_sequence_counts(batch))
-        keep = chosen if keep is None else keep & chosen
-    if keep is not None and not keep.all():
         splits, values = kept_splits(splits, keep), {name: column[keep] for name, column in values.items()}
     found = kernels.distances(tuple((values[a], values[b]) for a, b in pairs), filled_rows(splits)[1])
     return Sums.of(found, int(splits[-1]))
