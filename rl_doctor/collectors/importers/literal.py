@@ -11,6 +11,7 @@ _WRAPPED: Final = re.compile(
 )
 _WORD: Final = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)\b")
 _WORDS: Final = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
+_BRACE: Final = re.compile(r"[{}]")
 _PAIR: Final = re.compile(r"""(['"])((?:(?!\1).){1,300})\1\s*:\s*("[^"]*"|'[^']*'|[^,{}\[\]'"]+)""")
 
 
@@ -43,11 +44,11 @@ def _members(value: Any) -> dict[str, Any]:
 def closing(text: str, start: int) -> int:
     """Where the brace closes that opens at ``start``; -1 if it does not."""
     end = text.find("}", start)
-    if end < 0 or "{" not in text[start + 1 : end]:
+    if end < 0 or text.find("{", start + 1, end) < 0:
         return end
     depth = 0
-    for found in re.finditer(r"[{}]", text[start:]):
+    for found in _BRACE.finditer(text, start):
         depth += 1 if found[0] == "{" else -1
         if depth == 0:
-            return start + found.start()
+            return found.start()
     return -1

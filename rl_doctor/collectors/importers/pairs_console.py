@@ -49,6 +49,7 @@ def _recognises(sample: Sample) -> Fit:
     "text lines with a step and numbers by name",
     _recognises,
     marks=("step", "Step", "STEP", "iter", "Iter", "pdate", "%|"),
+    last=True,
 )
 def read(path: Path) -> Imported:
     """Read every line that has a step and at least three numbers; names that stand in a single line are left out."""

@@ -109,6 +109,7 @@ class Importer:
         read: path -> Imported. Raises InputError (unreadable, damaged) or NothingToJudgeError (no value in it).
         marks: strings of which one stands in every passage of a console text that ``recognises`` accepts: where neither the
             beginning nor the end of a long text tells its format, the places that have a mark are looked at.
+        last: whether it takes only what no other format does: such places are not looked for.
     """
 
     name: str
@@ -116,20 +117,21 @@ class Importer:
     recognises: Callable[[Sample], Fit]
     read: Callable[[Path], Imported]
     marks: tuple[str, ...] = ()
+    last: bool = False
 
 
 _IMPORTERS: Final[dict[str, Importer]] = {}
 
 
 def importer(
-    name: str, label: str, recognises: Callable[[Sample], Fit], marks: tuple[str, ...] = ()
+    name: str, label: str, recognises: Callable[[Sample], Fit], marks: tuple[str, ...] = (), *, last: bool = False
 ) -> Callable[[Callable[[Path], Imported]], Callable[[Path], Imported]]:
     """Decorate the function that reads a format and register it."""
 
     def register(read: Callable[[Path], Imported]) -> Callable[[Path], Imported]:
         if name in _IMPORTERS:
             raise ValueError(f"importer {name} is registered twice")
-        _IMPORTERS[name] = Importer(name, label, recognises, read, marks)
+        _IMPORTERS[name] = Importer(name, label, recognises, read, marks, last)
         return read
 
     return register
@@ -211,7 +213,7 @@ def find(seen: Sample, without: str | None = None) -> Importer | None:
 
 def _find_inside(seen: Sample) -> Importer | None:
     """The importer that recognises some place of a text whose beginning and end tell nothing."""
-    marked = [known for known in importers().values() if known.marks]
+    marked = [known for known in importers().values() if known.marks and not known.last]
     for block in console.blocks(seen.path):
         passage: Sample | None = None
         for known in marked:

@@ -18,7 +18,8 @@ from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, impor
 from rl_doctor.collectors.importers.rows import Row, assemble
 
 _OPENING: Final = re.compile(r"\{['\"][^'\"\n]{1,200}['\"]: ")
-_ROW: Final = re.compile(r"\{(?:'[^'\n]{1,200}': [^{}]{0,20000}?)??'(?:epoch|loss|step|global_step|learning_rate)': ")
+_MARKS: Final = ("'epoch': ", "'loss': ", "'step': ", "'global_step': ", "'learning_rate': ")
+_ROW: Final = re.compile(rf"\{{(?:'[^'\n]{{1,200}}': [^{{}}]{{0,20000}}?)??(?:{'|'.join(_MARKS)})")
 _OWN: Final = ("'epoch': ", "'learning_rate': ", "'grad_norm': ")
 _COUNTED: Final = ("global_step/max_steps", "iteration")
 """Names under which ms-swift writes its step and, after a slash, how many there will be."""
@@ -40,7 +41,7 @@ def _recognises(sample: Sample) -> Fit:
     return Fit.CONTAINER if len(found) > 1 else Fit.NO
 
 
-@importer("trl-console", "console output of a trainer on Hugging Face's Trainer (TRL)", _recognises, marks=("{'",))
+@importer("trl-console", "console output of a trainer on Hugging Face's Trainer (TRL)", _recognises, marks=_MARKS)
 def read(path: Path) -> Imported:
     """Read the dictionaries; their step is told by themselves, or by the progress bar beside them, or they are counted."""
     reader = _Reader()

@@ -30,6 +30,9 @@ _GLOBAL_STEP: Final = "training/global_step"
 _GIVE_UP: Final = 500
 """Lines of others between two lines of a record with a metric to a line, from which the record is over."""
 
+_OWN_LINE: Final = 500
+"""Characters that a line with a single metric does not have."""
+
 
 def _recognises(sample: Sample) -> Fit:
     text = seen(sample)
@@ -61,24 +64,26 @@ class _Reader:
     def rows(self, path: Path) -> Iterator[Row]:
         """Every record of a console."""
         for line in lines(path):
-            self._since += 1
-            found = _STEP.search(line) if "step" in line else None
+            found = _STEP.search(line) if "step:" in line or "step=" in line else None
             if found:
                 yield from self._end()
                 self._step, self._text = as_count(found[1]), _without_others(line[found.end() :])
-            elif self._text and self._wrapped(line):
+                self._since = 0
+                continue
+            self._since += 1
+            if self._text and self._wrapped(line):
                 self._text += line
                 self._joined = True
                 self.wrapped += 1
-            elif "/" in line and ":" in line:
-                yield from self._own_line(line)
+                self._since = 0
                 continue
-            elif self._text and line.strip():
+            if self._text and not line.isspace():  # the record is over if it stood in one line
+                one = ":" in self._text
                 self._close()
-                continue
-            else:
-                continue
-            self._since = 0
+                if one and "'" not in line:
+                    yield from self._end()
+            if len(line) < _OWN_LINE and "/" in line and (self._step is not None or "'" in line or '"' in line):
+                yield from self._own_line(line)
         yield from self._end()
 
     def _wrapped(self, line: str) -> bool:
@@ -94,7 +99,6 @@ class _Reader:
     def _own_line(self, line: str) -> Iterator[Row]:
         """A line that has one metric, of a list below ``step:N`` or of a dictionary that was printed prettily."""
         text = bare(line)
-        self._close()
         if found := _LISTED.match(text):
             if self._step is not None and self._since < _GIVE_UP:
                 name, _, value = found[1].rpartition(":")
