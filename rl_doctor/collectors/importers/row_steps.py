@@ -15,6 +15,8 @@ COUNTER: Final = "_step"
 """What trackers count rows by; trainers may set it to their own step."""
 MANY_RETURNS: Final = 0.1
 """Share of rows at which the step goes back, from which it is no step of the training."""
+_MANY: Final = 0.1
+"""Share of the rows that must have a step by name, for it to be preferred to a tracker's counter."""
 _ALIKE: Final = 0.9
 """Share of its values that must be at most 1 from the step, for another axis to count the same thing."""
 
@@ -62,17 +64,22 @@ def row_steps(points: Mapping[str, Points], rows: int, axes: Collection[str] = (
 
 
 def _axis(points: Mapping[str, Points], rows: int, axes: Collection[str]) -> str | None:
-    """The surest name of the step that most rows have and that moves forward; else the first that there is."""
+    """The surest name of the step that most rows have and that moves forward; else one that many rows have, or the counter."""
     named = [name for name in step_names(points) if name != COUNTER]
     told = sorted(name for name in axes if name in points and name not in named)
-    ordered: list[str] = [*named, *told, *([COUNTER] if COUNTER in points else [])]
-    whole = {name: _whole(points[name][1]) for name in ordered}
-    candidates = {name: steps for name, steps in whole.items() if len(steps)}
-    for name, steps in candidates.items():
-        moves = len(steps) < 2 or bool((steps != steps[0]).any())
-        if moves and 2 * len(steps) >= rows and returns(steps) <= MANY_RETURNS * len(steps):
+    whole = {name: _whole(points[name][1]) for name in (*named, *told)}
+    moving = {name: len(steps) for name, steps in whole.items() if _moves(steps)}
+    for name, count in moving.items():
+        if 2 * count >= rows:
             return name
-    return next(iter(candidates), None)
+    if COUNTER not in points:
+        return next((name for name, steps in whole.items() if len(steps)), None)
+    return next((name for name, count in moving.items() if name in axes or count >= _MANY * rows), COUNTER)
+
+
+def _moves(steps: Steps) -> bool:
+    forward = returns(steps) <= MANY_RETURNS * len(steps)
+    return forward and (len(steps) == 1 or bool((steps != steps[:1]).any()))
 
 
 def _spread(points: Points, rows: int) -> Steps:

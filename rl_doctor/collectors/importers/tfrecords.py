@@ -92,7 +92,7 @@ def checksums(view: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArr
         part = slice(first, first + _CHUNK)
         order = np.argsort(-lengths[part], kind="stable")
         made[part][order] = _crc(view, starts[part][order], lengths[part][order])
-    return ((made >> 15) | (made << 17)) + np.uint32(0xA282EAD8)
+    return np.asarray(((made >> 15) | (made << 17)) + np.uint32(0xA282EAD8), np.uint32)
 
 
 def _crc(view: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Words:
@@ -102,7 +102,7 @@ def _crc(view: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np
     for offset, count in enumerate(longer.tolist()):
         own = crc[:count]
         crc[:count] = _TABLE[(own ^ view[starts[:count] + offset]) & 0xFF] ^ (own >> 8)
-    return np.asarray(~crc, np.uint32)
+    return ~crc
 
 
 def _stored(view: NDArray[np.uint8], at: NDArray[np.int64]) -> Words:

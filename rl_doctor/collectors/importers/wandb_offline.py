@@ -12,7 +12,7 @@ from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, impor
 from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.collectors.importers.tracker_config import info_of
 from rl_doctor.collectors.importers.unfolding import media_note
-from rl_doctor.collectors.importers.wandb_records import MAGIC, Framing, Recorded, frames, last_row
+from rl_doctor.collectors.importers.wandb_records import MAGIC, Framing, Recorded, frames, last_values
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.store.step_axis import step_names
 
@@ -92,10 +92,10 @@ def _described(path: Path, runs: dict[str, list[Path]]) -> Iterable[str]:
 
 def _last_step(file: Path) -> int | None:
     try:
-        row = last_row(file)
+        last = last_values(file)
     except OSError:
         return None
-    return next((step for name in step_names(row) if (step := whole(row[name])) is not None), None)
+    return next((step for name in step_names(last) if (step := whole(last[name])) is not None), None)
 
 
 def _read_into(recorded: Recorded, file: Path, *, named: bool) -> list[str]:

@@ -197,21 +197,21 @@ def history_row(body: bytes, names: dict[bytes, str]) -> tuple[dict[str, Any], s
     return values | unfolded, media
 
 
-def last_row(path: Path) -> dict[str, Any]:
-    """The last row of a log, without reading all of it; empty where it has none."""
+def last_values(path: Path) -> dict[str, Any]:
+    """The last value of each name in the last rows of a log, without reading all of it; empty where it has none."""
     with path.open("rb") as file:
         file.seek(0, os.SEEK_END)
         start = max(0, file.tell() // _BLOCK - _TAIL) * _BLOCK
         file.seek(start)
         data = file.read()
-    row: dict[str, Any] = {}
+    last: dict[str, Any] = {}
     for record in frames(data, Framing(), 0 if start else _HEADER):
         try:
             if body := member(record, _HISTORY):
-                row, _ = history_row(body, {})
+                last |= history_row(body, {})[0]
         except (ValueError, IndexError, RecursionError):
             continue
-    return row
+    return last
 
 
 def _item(data: bytes) -> tuple[list[str], Any]:
