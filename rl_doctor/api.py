@@ -158,7 +158,7 @@ class _Reading:
         from rl_doctor.analyzer.logged import Logged
 
         if self._logged is None:
-            self._logged = Logged(self._run.metrics(), self._run.info)
+            self._logged = Logged(self._run.metrics(), self._run.info, rows=bool(self._run.columns))
         return self._logged
 
     @property

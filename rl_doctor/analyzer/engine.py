@@ -121,14 +121,14 @@ def analyze(
     logged: dict[str, Series] = {}
     for prefix, unit in LOGGED_FAMILIES.items():
         if (names is None or prefix in names) and not any(name.startswith(prefix) for name in known):
-            log = Logged(source.metrics(), source.info) if log is None else log
+            log = Logged(source.metrics(), source.info, rows=bool(source.columns)) if log is None else log
             logged |= {name: found for name in log.family(prefix) if (found := log.series(name, unit)) is not None}
     for name in _expand(known, names):
         lacks = lacking(known[name].needs, source.columns, source.info.config) if name in known else _family_columns(name)
         if not lacks:
             wanted.append(known[name])
             continue
-        log = Logged(source.metrics(), source.info) if log is None else log
+        log = Logged(source.metrics(), source.info, rows=bool(source.columns)) if log is None else log
         found = log.series(name, known[name].unit if name in known else "1")
         if found is not None:
             logged[name] = found

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.names import held_out
 from rl_doctor.analyzer.names.bookkeeping import bookkeeping
 from rl_doctor.analyzer.names.generic import OFFLINE, below_topic
-from rl_doctor.analyzer.names.recognise import find_trainer, general, identify, lookup, names_of, settings_of, version_bounds
+from rl_doctor.analyzer.names.recognise import general, identify, lookup, names_of, settings_of, trainer_of, version_bounds
 from rl_doctor.analyzer.names.registry import Name, plain
 from rl_doctor.analyzer.series import Series
 from rl_doctor.schema import RunConfig, RunInfo
@@ -69,14 +69,15 @@ class Logged:
     Args:
         log: what the trainer logged.
         info: the run's description; what it does not tell is taken from the names (``identify``).
+        rows: whether the run has rows of sequences beside the log.
     """
 
-    def __init__(self, log: MetricLog, info: RunInfo) -> None:
+    def __init__(self, log: MetricLog, info: RunInfo, *, rows: bool = False) -> None:
         self.log = log
-        self.info = identify(info, log)
+        self.info = identify(info, log, rows=rows)
         self._find = lookup(log)
-        self._trainer = find_trainer(self.info.trainer)
         names = frozenset(plain(name) for name, _ in log.points)
+        self._trainer = trainer_of(self.info, names)
         self._settings = {plain(name) for names in settings_of(self._trainer).values() for name in names}
         self._bounds = version_bounds(self.info, self._trainer, names)
         self._tables = ([] if self._trainer is None else [names_of(self._trainer.name)]) + ([general()] if names else [])

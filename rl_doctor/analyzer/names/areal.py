@@ -6,7 +6,7 @@ from typing import Final
 
 from rl_doctor.analyzer.names.registry import Name, Trainer, trainer
 
-_REVERSED: Final = "is new - old here, and is read with the other sign"
+_CLIP: Final = ("ppo_actor/eps_clip", "ppo_actor/eps_clip/avg")
 
 AREAL: Final = trainer(
     Trainer(
@@ -18,19 +18,24 @@ AREAL: Final = trainer(
             Name("{actor}/task_reward/max", "reward.max"),
             Name("{actor}/task_reward/min", "reward.min"),
             Name("rollout/reward", "reward.mean"),
-            Name("{actor}/update/actor_loss/avg", "policy.loss_pg"),
-            Name("{actor}/update/importance_weight/avg", "policy.ratio_mean"),
-            Name("{actor}/update/importance_weight/max", "policy.ratio_max"),
-            Name("{actor}/update/importance_weight/min", "policy.ratio_min"),
-            Name("{actor}/update/approx_kl/avg", "policy.kl_old_k1", factor=-1.0, note=_REVERSED),
-            Name("{actor}/update/clip_ratio/avg", "policy.clip_frac"),
-            Name("{actor}/update/dual_clip_ratio/avg", "policy.clip_frac_dual"),
-            Name("{actor}/update/entropy/avg", "policy.entropy"),
-            Name("{actor}/update/behave_imp_weight/avg", "mismatch.is_weight_mean"),
-            Name("{actor}/update/behave_approx_kl/avg", "mismatch.k1", factor=-1.0,
-                 note="is trainer - sampler here, and is read with the other sign"),
-            Name("{actor}/update/version_stats/sample_staleness_theta_avg", "stale.mean"),
-            Name("{actor}/update/version_stats/sample_staleness_theta_max", "stale.max"),
+            Name("{actor}/actor_loss/avg", "policy.loss_pg"),
+            Name("{actor}/importance_weight/avg", "policy.ratio_mean"),
+            Name("{actor}/importance_weight/max", "policy.ratio_max"),
+            Name("{actor}/importance_weight/min", "policy.ratio_min"),
+            Name("{actor}/behave_imp_weight/avg", "mismatch.is_weight_mean"),
+            Name(
+                "{actor}/behave_approx_kl/avg", "mismatch.k1", factor=-1.0,
+                note="is trainer - sampler here, and is read with the other sign",
+            ),
+            Name(
+                "{actor}/approx_kl/avg", "policy.kl_old_k1", factor=-1.0,
+                note="is new - old here, and is read with the other sign",
+            ),
+            Name("{actor}/dual_clip_ratio/avg", "policy.clip_frac_dual"),
+            Name("{actor}/clip_ratio/avg", "policy.clip_frac"),
+            Name("{actor}/entropy/avg", "policy.entropy"),
+            Name("{actor}/sample_staleness_theta_avg", "stale.mean"),
+            Name("{actor}/sample_staleness_theta_max", "stale.max"),
             Name("{actor}/update/grad_norm", "optim.grad_norm"),
             Name("{actor}/update/grad_norm/avg", "optim.grad_norm"),
             Name("{actor}/update/lr", "optim.learning_rate"),
@@ -46,12 +51,12 @@ AREAL: Final = trainer(
             Name("critic/update/loss/avg", "value.loss"),
         ),
         marks=(
-            "{actor}/update/approx_kl/avg", "{actor}/update/importance_weight/avg", "{actor}/update/clip_ratio/avg",
-            "{actor}/task_reward/avg", "{actor}/no_eos_ratios/avg", "{actor}/update/actor_loss/avg", "{actor}/kl_rewards/avg",
-            "timeperf/{what}", "{actor}/update/version_stats/{what}", "{actor}/correct_seq_len/avg",
+            "{actor}/approx_kl/avg", "{actor}/importance_weight/avg", "{actor}/clip_ratio/avg", "{actor}/task_reward/avg",
+            "{actor}/no_eos_ratios/avg", "{actor}/actor_loss/avg", "{actor}/kl_rewards/avg", "timeperf/{what}",
+            "{actor}/version_stats/{what}", "{actor}/correct_seq_len/avg",
         ),
         kinds={"ppo": ("ppo_critic/update/value_loss/avg", "ppo_critic/update/loss/avg", "critic/update/loss/avg")},
         validation=(("eval-rollout/reward", "eval_rollout/reward"),),
-        settings={"clip_low": ("ppo_actor/eps_clip/avg",), "clip_high": ("ppo_actor/eps_clip/avg",)},
+        settings={"clip_low": _CLIP, "clip_high": _CLIP},
     )
 )  # fmt: skip

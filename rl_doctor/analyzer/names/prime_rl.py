@@ -50,6 +50,8 @@ PRIME_RL: Final = trainer(
             Name("off_policy/mean", "stale.mean"),
             Name("off_policy/max", "stale.max"),
             Name("off_policy_level/all/max", "stale.max"),
+            Name("batch/off_policy_level/max", "stale.max"),
+            Name("batch/off_policy_level/mean", "stale.mean"),
             Name("off_policy_level/all/mean", "stale.mean"),
             Name("optim/grad_norm", "optim.grad_norm"),
             Name("optim/lr", "optim.learning_rate"),

@@ -48,8 +48,18 @@ def lookup(log: MetricLog) -> Lookup:
 
 
 def find_trainer(name: str | None) -> Trainer | None:
-    """The trainer of that name, in any case."""
-    return None if name is None else trainers().get(name.lower())
+    """The trainer of that name, in any case, with or without hyphens."""
+    wanted = _letters(name or "")
+    return next((known for known in trainers().values() if _letters(known.name) == wanted), None) if wanted else None
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def trainer_of(info: RunInfo, names: Collection[str]) -> Trainer | None:
+    """The trainer whose names a log has: the one that was told, or, where that is none of ours, by the plain ``names``."""
+    return find_trainer(info.trainer) or recognised(names)
 
 
 def recognised(names: Collection[str]) -> Trainer | None:
@@ -61,18 +71,23 @@ def recognised(names: Collection[str]) -> Trainer | None:
     return enough[0][1]
 
 
-def identify(info: RunInfo, log: MetricLog) -> RunInfo:
+def identify(info: RunInfo, log: MetricLog, *, rows: bool = False) -> RunInfo:
     """Fill in what the names of a log tell and the description does not: trainer, algorithm, settings logged as constants.
 
     An algorithm is "grpo", "rloo", "ppo", ... where a policy samples, "dpo", "kto", "orpo", "cpo" or "reward_model" where it
     learns from preferences, and "sft" where it learns from demonstrations; the last two kinds have no metrics of a reward.
+
+    Args:
+        info: the run's description.
+        log: what the trainer logged.
+        rows: whether the run has rows of sequences beside it, so that what was not logged may still have been trained on.
     """
     names = frozenset(plain(name) for name, _ in log.points)
     if not names:
         return info
-    known = recognised(names) if info.trainer is None else find_trainer(info.trainer)
+    known = trainer_of(info, names)
     find = lookup(log)
-    algorithm = info.algorithm or _algorithm(known, names, find)
+    algorithm = info.algorithm or _algorithm(known, names, find, rows)
     trainer = info.trainer or (None if known is None else known.name)
     return replace(info, trainer=trainer, algorithm=algorithm, config=_settings(info.config, known, find))
 
@@ -83,12 +98,12 @@ def version_bounds(info: RunInfo, known: Trainer | None, names: Collection[str])
     return told if known is None or told != Bounds() else known.dated(names)
 
 
-def _algorithm(known: Trainer | None, names: Collection[str], find: Lookup) -> str | None:
+def _algorithm(known: Trainer | None, names: Collection[str], find: Lookup, rows: bool) -> str | None:
     if known is not None:
         kinds = known.kinds.items()
         by_names = next((kind for kind, marks in kinds if any(together(mark, names) for mark in marks)), None)
         return None if by_names is None else known.refine(by_names, find)
-    if not {"loss", "eval_loss"}.intersection(names):
+    if rows or not {"loss", "eval_loss"}.intersection(names):
         return None
     preference = together("rewards/chosen+rewards/rejected", names) or together("chosen_reward+rejected_reward", names)
     if preference:

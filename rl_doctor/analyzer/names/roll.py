@@ -59,7 +59,7 @@ ROLL: Final = trainer(
             Name("group/all_incorrect_groups_ratio", "group.all_min_frac"),
             Name(
                 "group/mixed_groups_ratio", "group.zero_std_frac", factor=-1.0, offset=1.0,
-                note="is the share of groups with both outcomes: the rest is read as those without a difference",
+                note="is the share of groups not all right or all wrong: the rest, at least, has no difference",
             ),
         ),
         marks=(

@@ -18,7 +18,7 @@ SLIME: Final = trainer(
             Name("train/pg_loss", "policy.loss_pg"),
             Name("train/entropy_loss", "policy.entropy", note="is the entropy itself"),
             Name("train/pg_clipfrac", "policy.clip_frac"),
-            Name("train/ppo_kl", "policy.kl_old_k1"),
+            Name("train/ppo_kl", "policy.kl_old_k1", measured=True),
             Name("train/kl_loss", "ref.kl", measured=True, note="is signed (k1) unless configured otherwise: it may be negative"),
             Name("train/ois", "policy.ratio_mean"),
             Name("train/train_rollout_logprob_abs_diff", "mismatch.abs"),

@@ -116,7 +116,7 @@ _NAMES: Final = (
     Name("clip_ratio/low_mean", "policy.clip_frac_low"),
     Name("clip_ratio/high_mean", "policy.clip_frac_high"),
     Name("cispo_clip_ratio", "policy.clip_frac"),
-    Name("completions/mean_length", "length.mean"),
+    Name("completions/mean_length", "length.mean", measured=True),
     Name("completion_length", "length.mean"),
     Name("completions/max_length", "length.max"),
     Name("completions/min_length", "length.min"),

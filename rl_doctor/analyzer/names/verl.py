@@ -71,7 +71,7 @@ VERL: Final = trainer(
             Name("batch/solve_all", None),
             Name("actor/grad_norm", "optim.grad_norm"),
             Name("actor/lr", "optim.learning_rate"),
-            Name("response_length/mean", "length.mean"),
+            Name("response_length/mean", "length.mean", measured=True),
             Name("response_length/max", "length.max"),
             Name("response_length/min", "length.min"),
             Name("response_length/clip_ratio", "length.limit_frac", holds=_has_limit),

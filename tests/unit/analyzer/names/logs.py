@@ -310,6 +310,18 @@ MINIMIND_PPO: Final = Log(
         "critic_loss": "value.loss", "avg_response_len": "length.mean", "actor_lr": "optim.learning_rate", "critic_lr": None,
     },
 )  # fmt: skip
+OPEN_INSTRUCT: Final = Log(
+    "open-instruct", "grpo",
+    {
+        "scores": "reward.mean", "objective/kl_avg": "ref.kl_k1", "objective/kl3_avg": "ref.kl_k3",
+        "loss/policy_avg": "policy.loss_pg", "loss/kl_avg": None, "loss/total_avg": "policy.loss_total",
+        "policy/clipfrac_avg": "policy.clip_frac", "val/ratio": "policy.ratio_mean", "val/ratio_var": None,
+        "val/sequence_lengths": "length.mean", "val/sequence_lengths_max": "length.max", "val/advantages_max": "adv.max",
+        "val/stop_rate": "length.truncated_frac", "real_batch_size_ratio": "group.zero_std_frac", "packed_ratio": None,
+        "lr": "optim.learning_rate", "objective/verifiable_correct_rate": None, "eval/scores": "val.mean_at_n",
+    },
+    "episode tokens_per_second time/training",
+)  # fmt: skip
 HOME_MADE: Final = Log(
     None, None,
     {

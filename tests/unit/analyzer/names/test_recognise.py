@@ -17,6 +17,15 @@ def test_what_the_description_tells_is_left_alone() -> None:
     assert (found.trainer, found.algorithm, found.config.kl_coef) == ("custom", "ppo", 0.5)
 
 
+def test_the_names_tell_what_they_mean_where_the_trainer_is_none_that_is_known() -> None:
+    values = {**varied(LOGS["AREAL"].names()), "ppo_actor/update/approx_kl/avg": -0.25}
+    for trainer in ("AReaL", "a-real", "my own fork", None):
+        found = read(values, RunInfo(trainer=trainer))
+        assert found.info.trainer == ("areal" if trainer is None else trainer)
+        assert meanings(found)["policy.kl_old_k1"][0] == 0.25
+    assert read(varied(LOGS["NEMO_RL"].names()), RunInfo(trainer="NeMo_RL")).info.algorithm == "grpo"
+
+
 def test_nothing_is_told_by_nothing() -> None:
     assert identify(RunInfo(), MetricLog()) == RunInfo()
     assert identify(RunInfo(), log({"reward": 0.5, "step_time": 1.0})).trainer is None
@@ -51,6 +60,12 @@ def test_training_without_a_reward_has_no_metric_of_one(name: str) -> None:
 
 def test_a_classifier_with_a_reward_is_no_supervised_training() -> None:
     assert read({"loss": 0.1, "grad_norm": 0.2, "mean_reward": 0.5}).info.algorithm is None
+
+
+def test_a_recording_that_logs_a_loss_alone_is_no_supervised_training() -> None:
+    logged = log({"loss": 0.1, "grad_norm": 0.2})
+    assert identify(RunInfo(), logged).algorithm == "sft"
+    assert identify(RunInfo(), logged, rows=True).algorithm is None
 
 
 def test_held_out_scores_of_every_kind() -> None:
