@@ -10,6 +10,7 @@ import numpy as np
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules.reading import evidence, lacking, span
 from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.trend import Floats
 from rl_doctor.rules.view import View
 
 _NAMES: Final = ("adv.max", "adv.min", "reward.max", "reward.min")
@@ -43,9 +44,9 @@ def no_baseline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     discouraged, and easy prompts pull as hard as hard ones. Training may still move, noisily, and often collapses later.
 
     Rows count in which the rewards differ by more than `range`. It fires if both ends agree within `precision` of the range of
-    the rewards at `share` of at least `rows` rows. Rewards whose mean lies within `centred` of their range around 0 are left
-    out: normalised rewards are their own advantages. An error where the configuration names an estimator with a baseline or
-    the trainer has no other; info for REINFORCE; otherwise a warning.
+    the rewards at `share` of at least `rows` rows. Rewards whose mean lies within `centred` of their range around 0 in most
+    rows are left out: normalised rewards are their own advantages. An error where the configuration names an estimator with
+    a baseline or the trainer has no other; info for REINFORCE; otherwise a warning.
     """
     found = [view.get(name) for name in _NAMES]
     high, low, top, floor = found
@@ -65,7 +66,7 @@ def no_baseline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         )
         return
     mean = view.get("reward.mean")
-    if mean is not None and abs(float(np.median(mean.values))) <= limits["centred"] * float(np.median(size[differs])):
+    if mean is not None and _centred(mean.values[np.isin(mean.steps, steps[differs])], size[differs], limits["centred"]):
         yield Skip("data", "rewards have a mean of about 0 as they are")
         return
     off = np.maximum(np.abs(at[0] - at[2]), np.abs(at[1] - at[3]))[differs] / size[differs]
@@ -98,3 +99,8 @@ def no_baseline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         ruled_out=("a coincidence: both ends agree in rows in which rewards differ",),
         unchecked=("what the baseline should be: config.adv_estimator",) if estimator is None else (),
     )
+
+
+def _centred(means: Floats, sizes: Floats, share: float) -> bool:
+    """Whether the rewards of most rows have a mean of about 0, against their range."""
+    return means.size == sizes.size and float(np.median(np.abs(means) / sizes)) <= share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,11 +10,12 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
+from rl_doctor.rules.advantage import GROUPED
 from rl_doctor.rules.reading import PROGRESS, TRUNCATION, evidence, first_of, lacking, progress, span
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
-_GROUPED = frozenset({"grpo", "dr_grpo", "rloo"})
+_SPREADS = ("group.std_mean", "reward.spread", "reward.std")
 _WITHOUT_STD = frozenset({"dr_grpo", "rloo", "gae", "reinforce", "remax"})
 
 
@@ -34,8 +36,8 @@ def _late_mean(series: Series) -> float:
 @rule(
     "RLD407", "zero-variance-groups",
     severity="error",
-    optional=("group.zero_std_frac", "group.all_max_frac", "group.all_min_frac", *PROGRESS, *TRUNCATION),
-    limits={"nearly_all": 0.9, "standing": 0.75, "groups": 40, "cut": 0.5},
+    optional=("group.zero_std_frac", *_SPREADS, "group.all_max_frac", "group.all_min_frac", *PROGRESS, *TRUNCATION),
+    limits={"nearly_all": 0.9, "standing": 0.75, "half": 0.5, "long": 100, "groups": 40, "cut": 0.5},
     cause="The prompts are too easy or too hard for this policy: all samples of a group are right, or all are wrong.",
     advice=(
         "Filter or resample prompts by their success rate (dynamic sampling), so that groups hold both outcomes.",
@@ -52,24 +54,35 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     to the rest.
 
     The share of such groups, each generation batch once, is an error if it is at least `nearly_all` over the whole run and
-    the late window, and a warning if it is `standing` in the late window. If most of them are all right and the reward rose
-    to its ceiling, it is info. The split into all right (the largest reward of the batch) and all wrong (the smallest) names
-    the cause; in a batch whose rewards all lie in one half of the run's range, that half decides. Where at least `cut` of the
+    the late window, and a warning if it is `standing` in the late window (over the
+    run, or by two standard errors), or `half` all along in a run of `long` steps whose reward does not rise. If most of them
+    are all right and the reward rose to its ceiling, it is info. The split into all right (the largest reward of the batch) and
+    all wrong (the smallest) names the cause; in a batch whose rewards all lie in one half of the run's range, that half decides. Where at least `cut` of the
     responses are cut at the length limit, that is the cause. At least `groups` groups are needed.
+
+    Where the share was not recorded but a standard deviation of the rewards was (that of the batch, or the mean of the groups'
+    own), the steps at which it is 0 are those without any signal, and count only towards `nearly_all`.
     """
-    series = view.get("group.zero_std_frac")
+    series, told = view.get("group.zero_std_frac"), True
+    if series is None:
+        series, told = _silent_steps(view), False
     if series is None:
         yield lacking(view, "group.zero_std_frac")
         return
-    if skip := _few(series, limits["groups"]):
+    if skip := _few(series, limits["groups"], 8 if (series.values >= limits["nearly_all"]).all() else 16):
         yield skip
         return
     last = trend.late(series.values)
     late_share = _late_mean(series)
     whole = float(np.average(series.values, weights=series.counts))
-    if late_share < limits["standing"]:
-        return
     reward = progress(view)
+    wasted = late_share >= limits["half"] and whole >= limits["half"] and len(series) >= limits["long"]
+    scatter = trend.noise(series.values)[0] / math.sqrt(last.n)
+    standing = late_share >= limits["standing"] and max(whole, late_share - 2.0 * scatter) >= limits["standing"]
+    if not standing and not (told and wasted and reward.course != "unknown" and not reward.good):
+        return
+    if not told and min(late_share, whole) < limits["nearly_all"]:
+        return
     right, wrong = _sides(view)
     mostly_right = right is not None and _late_mean(right) >= 0.6 * late_share
     solved = reward.good and (mostly_right or (right is None and reward.at_ceiling)) and whole < limits["nearly_all"]
@@ -77,18 +90,40 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if solved or (severity == "warning" and trend.course(series.values, 0.1) == "falling"):
         severity = "info"
     cause, ruled_out, unchecked = _why_idle(view, late_share, right, wrong, limits)
+    split = "" if right is None or wrong is None else f": {_late_mean(right):.0%} all right, {_late_mean(wrong):.0%} all wrong"
+    what = "groups have no variance in their rewards" if told else f"steps have no variance in any group ({series.metric} is 0)"
+    since = f"; from step {series.steps[0]} on" if severity == "error" else ""
     early_share = float(np.mean(series.values[: trend.early(series.values).n]))
+    bar = "nearly_all" if severity == "error" else "standing" if standing else "half"
     yield Hit(
-        f"{late_share:.0%} of the groups have no variance in their rewards ({whole:.0%} over the run, "
-        f"{early_share:.0%} at the start)"
-        + ("" if right is None or wrong is None else f": {_late_mean(right):.0%} all right, {_late_mean(wrong):.0%} all wrong")
-        + f"; {reward.words()}",
+        f"{late_share:.0%} of the {what} ({whole:.0%} over the run, {early_share:.0%} at the start){split}; "
+        f"{reward.words()}{since}",
         severity,
-        (evidence(series, last.first, -1, value=late_share, baseline=early_share, limit=limits["standing"]),),
+        (
+            evidence(
+                series, 0 if severity == "error" else min(_begins(series, 0.8 * late_share), last.first), -1,
+                value=whole if severity == "error" else late_share, baseline=early_share, limit=limits[bar],
+                share_of_steps=None if told else "0",
+            ),
+        ),
         cause=cause,
         ruled_out=ruled_out,
         unchecked=unchecked,
-    )
+    )  # fmt: skip
+
+
+def _silent_steps(view: View) -> Series | None:
+    """1 at each step at which no group tells its responses apart, as a standard deviation of the rewards shows; else 0."""
+    found = first_of(view, *_SPREADS)
+    if found is None:
+        return None
+    return Series(found.metric, found.unit, found.steps, (found.values == 0.0).astype(np.float64), np.ones(len(found), np.int64))
+
+
+def _begins(series: Series, bar: float) -> int:
+    """First point of the final stretch above ``bar``, single points below it left out."""
+    below = np.flatnonzero(trend.running_median(series.values, 5) < bar)
+    return min(int(below[-1]) + 1, len(series) - 1) if below.size else 0
 
 
 def _sides(view: View) -> tuple[Series | None, Series | None]:
@@ -203,7 +238,7 @@ def broken_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     config.group_size at `mixed` of the steps are a warning, and an error if the largest is a multiple of it; groups that are
     all smaller, or of different sizes, are a warning, or info where aborted responses explain it.
     """
-    if view.config.adv_estimator is not None and view.config.adv_estimator not in _GROUPED:
+    if view.config.adv_estimator is not None and view.config.adv_estimator not in GROUPED:
         yield Skip("config", f"{view.config.adv_estimator} does not compare samples of a group")
         return
     low, high, single = view.get("group.size_min"), view.get("group.size_max"), view.get("group.singleton_frac")
@@ -260,119 +295,3 @@ def _sizes(view: View, low: Series, high: Series, limits: Limits) -> Iterator[Hi
             if partial
             else "Samples are lost between sampling and training.",
         )
-
-
-_FIT = "advantage.fit_"
-_FAMILIES = {
-    "grpo_group": "grpo",
-    "grpo_batch": "grpo with the standard deviation of the batch",
-    "dr_grpo": "dr_grpo",
-    "rloo": "rloo",
-}
-
-
-@rule(
-    "RLD410", "advantage-mismatch",
-    severity="error",
-    optional=("advantage.", "adv.abs_mean", "adv.varying_frac"),
-    limits={"match": 0.01, "off": 0.05, "tokens": 500},
-    cause="Advantages belong to other rows than their rewards (a shuffle between reward and advantage), use another "
-    "grouping, or come from "
-    "another formula than the configuration says.",
-    advice=(
-        "Recompute the advantages of one batch by group id from the recorded rewards and compare row by row.",
-        "Check every shuffle, filter and balance step between the reward and the advantage: all columns must move together.",
-        "Record the estimator and its normalisation in the run's configuration.",
-    ),
-    avoids=(
-        "ddof and epsilon conventions: all common ones are tried.",
-        "A token-weighted mean that is not 0.",
-        "Advantages that differ within a response, such as those of a critic.",
-    ),
-    source="Public issue threads: rewards keep the old order after dynamic batching shuffles the rows",
-)  # fmt: skip
-def advantage_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
-    """The recorded advantages cannot be reproduced from the recorded rewards, or contradict the configuration.
-
-    If the advantage of a row does not follow from the rewards of its group, the policy is trained on noise or on another
-    objective, and nothing else in the log shows it.
-
-    Advantages are recomputed from rewards and groups by GRPO (standard deviation of the group or of the batch, ddof 0 or 1,
-    four epsilons), Dr. GRPO and RLOO, and by what the configuration asks for. The mean difference over the mean absolute
-    advantage is taken per step, and its median over steps for each formula. Below `match` a formula reproduces them. It is
-    an error if the best is above `off` although one of these estimators is configured, or if one of another family matches;
-    where the configuration names none, no match is info. At least `tokens` tokens with an advantage are needed.
-    """
-    scale, varying = view.get("adv.abs_mean"), view.get("adv.varying_frac")
-    fits = {
-        name.removeprefix(_FIT).removesuffix("_mean"): found for name, found in view.named(_FIT).items() if name.endswith("_mean")
-    }
-    fits.pop("gae", None)
-    if scale is None or not fits:
-        yield lacking(view, "advantage.fit_dr_grpo_mean" if scale is not None else "adv.abs_mean")
-        return
-    declared = view.config.adv_estimator
-    if declared is not None and declared not in _GROUPED:
-        yield Skip("config", f"{declared} is not computed from the rewards of a group alone")
-        return
-    if varying is not None and float(np.median(varying.values)) > 0.1:
-        yield Skip("data", "advantages differ within a response: they do not come from the group's rewards alone")
-        return
-    if int(scale.counts.sum()) < limits["tokens"]:
-        yield Skip("length", f"inconclusive: {int(scale.counts.sum())} tokens with an advantage")
-        return
-    residuals = {name: value for name, found in fits.items() if (value := _relative(found, scale)) is not None}
-    if not residuals:
-        yield Skip("data", "every recorded advantage is 0")
-        return
-    yield from _judge_fit(declared, residuals, fits, scale, limits)
-
-
-def _relative(fit: Series, scale: Series) -> float | None:
-    """Median over steps of the mean difference over the mean absolute advantage."""
-    _, here, there = np.intersect1d(fit.steps, scale.steps, return_indices=True)
-    sizes = scale.values[there]
-    usable = sizes > 1e-6
-    return float(np.median(fit.values[here][usable] / sizes[usable])) if usable.any() else None
-
-
-def _family(name: str) -> str:
-    return next((words for stem, words in _FAMILIES.items() if name.startswith(stem)), name)
-
-
-def _judge_fit(
-    declared: str | None, residuals: dict[str, float], fits: dict[str, Series], scale: Series, limits: Limits
-) -> Iterator[Hit | Skip]:
-    configured = residuals.pop("configured", None)
-    if configured is not None and configured <= limits["match"]:
-        return
-    best = min(residuals, key=residuals.__getitem__)
-    value = residuals[best]
-    series = fits[best]
-    shown = (
-        evidence(
-            series, 0, -1, value=value * float(np.median(scale.values)), limit=limits["match"] * float(np.median(scale.values))
-        ),
-    )
-    if value <= limits["match"]:
-        if declared is None or configured is None or _family(best).startswith(declared):
-            return
-        yield Hit(
-            f"Recorded advantages are those of {_family(best)} ({value:.1%} off), and {declared} as configured is "
-            f"{configured:.0%} off",
-            "error",
-            shown,
-            cause=f"The advantages follow {_family(best)}, not the {declared} that the configuration declares.",
-            ruled_out=("conventions of ddof and epsilon: all common ones were tried",),
-        )
-        return
-    if value < limits["off"]:
-        return
-    yield Hit(
-        f"No known formula reproduces the recorded advantages from rewards and groups; the nearest, {_family(best)}, "
-        f"is {value:.0%} off",
-        "info" if declared is None else "error",
-        shown,
-        ruled_out=("conventions of ddof and epsilon: all common ones were tried",),
-        unchecked=("the formula that is meant: config.adv_estimator",) if declared is None else (),
-    )

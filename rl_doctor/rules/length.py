@@ -21,7 +21,7 @@ _TRUNCATED_REWARD = "length.limit_reward_mean"
     "RLD501", "length-truncation",
     severity="error",
     optional=(*TRUNCATION, _TRUNCATED_REWARD, *PROGRESS),
-    limits={"half": 0.5, "standing": 0.25, "growth": 0.15, "floor": 0.1},
+    limits={"half": 0.5, "standing": 0.25, "tolerable": 0.3, "all": 0.9, "always": 0.7, "floor": 0.1},
     cause="max_response_length is too short for what the policy writes, so that responses are cut before they can be right.",
     advice=(
         "Raise max_response_length, or ask for shorter answers, until fewer than a tenth of the responses are cut.",
@@ -40,8 +40,10 @@ def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     The share of responses at the limit is taken over the late window. At `half` or more it is an error if cut responses earn
     no more than `floor` of the way from the smallest to the largest reward (or, where that is unknown, the reward does not
-    rise); from `standing` on it is a warning if it stands or grows by `growth`; a share that eases is info, and a warning
-    above `half`.
+    rise), and whatever the reward does if practically no response ends by itself: `all` in the late window, without easing, and
+    `always` over the run (unless it is known that cut responses earn more). From `standing` on it is a warning if it grows, or
+    stands at `tolerable` or more while the reward does not rise, else info; a share that eases is info while the reward rises,
+    and a warning above `half` or if it was above in the beginning.
     """
     series = first_of(view, *TRUNCATION)
     if series is None:
@@ -62,16 +64,27 @@ def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if course == "unknown":
         course = "flat"
     reward = progress(view)
+    early = float(np.mean(series.values[: trend.early(series.values).n]))
     floored, words = _truncated_reward(view, limits)
     severity: Severity
     if share >= limits["half"]:
         lost = floored if floored is not None else (reward.series is not None and not reward.good)
         severity = "warning" if course == "falling" or not lost else "error"
+        if (
+            floored is not False
+            and share >= limits["all"]
+            and float(np.mean(series.values)) >= limits["always"]
+            and course != "falling"
+        ):
+            severity = "error"
+    elif course == "rising":
+        severity = "warning"
+    elif reward.good:
+        severity = "info" if course == "falling" or share < 0.4 else "warning"
     else:
-        severity = "info" if course == "falling" else "warning"
-        if reward.good and course != "rising":
-            severity = "info" if share < 0.4 else "warning"
-    early = float(np.mean(series.values[: trend.early(series.values).n]))
+        severity = (
+            "info" if share < limits["half" if course == "falling" and early < limits["half"] else "tolerable"] else "warning"
+        )
     trend_words = {"falling": "easing", "rising": "growing", "flat": "standing"}[course]
     yield Hit(
         f"{share:.0%} of the responses are cut at the length limit ({trend_words}, {early:.0%} at the start){words}; "
@@ -111,7 +124,7 @@ def _truncated_reward(view: View, limits: Limits) -> tuple[bool | None, str]:
     "RLD502", "length-explosion",
     severity="error",
     optional=("length.mean", *PROGRESS),
-    limits={"growth": 2.0, "z": 6.0},
+    limits={"growth": 2.0, "huge": 5.0, "z": 6.0},
     cause="The policy writes longer without being better: the loss favours length (token-mean with long wrong "
     "answers), the end-of-"
     "sequence token is not trained, or the reward pays for length.",
@@ -130,7 +143,8 @@ def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     costs time and usually ends at the length limit.
 
     It fires if the late mean length is `growth` times that of the early window, the difference of logarithms is `z` standard
-    errors and the reward does not rise: an error if the reward falls, a warning if it stands, info if it was not recorded.
+    errors and the reward does not rise: an error if the reward falls, or ends no higher after a growth of `huge` times; a
+    warning if it stands, info if it was not recorded.
     """
     series = view.get("length.mean")
     if series is None:
@@ -148,7 +162,9 @@ def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     reward = progress(view, int(series.steps[begin]))
     if reward.good:
         return
-    severity: Severity = "error" if reward.course == "falling" else "info" if reward.series is None else "warning"
+    severity: Severity = "info" if reward.series is None else "warning"
+    if reward.course == "falling" or (growth >= limits["huge"] and _no_higher(reward.series)):
+        severity = "error"
     yield Hit(
         f"Responses grew {times(growth)}, from {math.exp(moved.early.center):.0f} to "
         f"{math.exp(moved.late.center):.0f} tokens, since "
@@ -158,6 +174,13 @@ def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         ruled_out=("growth that pays: the reward does not rise with it",) if reward.series is not None else (),
         unchecked=() if reward.series is not None else ("whether the growth pays: reward",),
     )
+
+
+def _no_higher(reward: Series | None) -> bool:
+    """Whether a reward that is long enough to tell ends no higher than it began."""
+    if reward is None or len(reward) < trend.SHORTEST:
+        return False
+    return trend.late(reward.values).center <= trend.early(reward.values).center
 
 
 @rule(

@@ -28,6 +28,7 @@ from rl_doctor.rules.view import View
 
 _UNGROUPED = frozenset({"gae", "reinforce", "reinforce_plus_plus", "remax"})
 _SOURCES = "data.source_change"
+_CONTRADICTING = ("optim.grad_norm", "adv.max", "adv.std", "group.zero_std_frac", "group.std_mean", "reward.spread")
 
 
 def _near(values: trend.Floats, index: int, threshold: float = 5.0) -> bool:
@@ -286,8 +287,8 @@ def _follows_mean(view: View, series: Series, found: trend.Jump, tolerance: floa
 @rule(
     "RLD403", "reward-flatline",
     severity="error",
-    optional=(*REWARD, "reward.std", "reward.max", "reward.min", *TRUNCATION),
-    limits={"share": 0.9, "steps": 5, "sequences": 64, "tail": 0.1, "cut": 0.5},
+    optional=(*REWARD, "reward.std", "reward.max", "reward.min", *_CONTRADICTING, *TRUNCATION),
+    limits={"share": 0.9, "steps": 5, "sequences": 64, "tail": 0.1, "cut": 0.5, "gradient": 0.01},
     cause="The reward function returns a constant: an exception that is swallowed, a parser that never matches, or "
     "prompts that are all too hard or all too easy.",
     advice=(
@@ -307,10 +308,16 @@ def reward_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     It fires if the reward is one constant on at least `share` of the steps (over `steps` steps or more and `sequences`
     responses), or on all steps of a final stretch of `tail` of the run. If at least `cut` of the responses hit the length
     limit, the limit is named as the cause first. A constant at the top of a run that learned before is info.
+
+    A mean that is 0 at every step, in a log without any other number of the reward, while the gradient is above `gradient` at
+    half of the steps, was perhaps never filled in: that is not judged.
     """
     series = first_of(view, *REWARD)
     if series is None:
         yield lacking(view, *REWARD)
+        return
+    if _never_filled(view, series, limits["gradient"]):
+        yield Skip("data", f"{series.metric} is 0 at every step although there is a gradient: it may never have been measured")
         return
     flat = _constant(view, series)
     n = len(series)
@@ -343,6 +350,19 @@ def reward_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         cause="Every prompt is solved: nothing is left to learn." if solved else cause,
         ruled_out=ruled_out,
         unchecked=unchecked,
+    )
+
+
+def _never_filled(view: View, series: Series, gradient: float) -> bool:
+    """Whether the mean is 0 throughout, nothing else tells of rewards, and there is a gradient all the same."""
+    norm = view.get("optim.grad_norm")
+    if series.values.any() or norm is None or float(np.median(norm.values)) <= gradient:
+        return False
+    others = [
+        found for name in (*_CONTRADICTING, "reward.std", "reward.max", "reward.min") if (found := view.get(name)) is not None
+    ]
+    return all(found.metric == norm.metric for found in others) or any(
+        bool(np.mean(found.values != 0.0) >= 0.5) for found in others if found.metric.startswith("adv.")
     )
 
 

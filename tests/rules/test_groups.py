@@ -52,6 +52,47 @@ def test_few_groups_are_inconclusive(code: str) -> None:
     assert _judge(code, {"group.zero_std_frac": np.ones(3), "group.near_zero_std_frac": np.ones(3)}, count=2).reason == "length"
 
 
+def test_no_signal_from_the_first_step_on_is_told_from_there() -> None:
+    for n in (8, 50):
+        share = np.ones(n)
+        share[-1] = 0.95
+        spread = np.full(n, 0.11)
+        (found,) = _judge("RLD407", {"group.zero_std_frac": share, "reward.std": spread}, count=1).findings
+        assert found.severity == "error"
+        assert (found.evidence[0].first_step, found.evidence[0].last_step) == (0, n - 1)
+        assert "from step 0 on" in found.message
+
+
+@pytest.mark.parametrize("metric", ["group.std_mean", "reward.spread", "reward.std"])
+def test_standard_deviation_of_zero_at_nearly_all_steps_is_no_signal_either(metric: str) -> None:
+    rng = np.random.default_rng(0)
+    spread = np.where(rng.random(N) < 0.96, 0.0, 0.1)
+    mean = 0.5 + 0.1 * rng.standard_normal(N)
+    (found,) = _judge("RLD407", {metric: spread, "reward.mean": mean}, count=1).findings
+    assert found.severity == "error"
+    assert metric in found.evidence[0].metric
+    often = np.where(rng.random(N) < 0.7, 0.0, 0.1)
+    assert _severity("RLD407", {metric: often, "reward.mean": mean}, count=1) is None
+
+
+def test_a_warning_begins_where_the_share_rose() -> None:
+    share = np.concatenate([np.full(60, 0.3), np.full(40, 0.85)]) + 0.02 * autoregressive(np.random.default_rng(0), 100)
+    (found,) = _judge("RLD407", {"group.zero_std_frac": share, "reward.mean": np.full(100, 0.4)}).findings
+    assert found.severity == "warning"
+    assert found.evidence[0].first_step == pytest.approx(60, abs=3)
+
+
+def test_half_of_the_groups_wasted_in_a_long_run_that_learns_nothing_is_a_warning() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        share = (rng.random(400) < 0.6).astype(float)
+        flat = {"group.zero_std_frac": share, "reward.mean": 0.9 + 0.3 * rng.standard_normal(400)}
+        assert _severity("RLD407", flat, count=1) == "warning"
+        rising = {**flat, "reward.mean": np.linspace(0.2, 1.2, 400) + 0.3 * rng.standard_normal(400)}
+        assert _severity("RLD407", rising, count=1) is None
+        assert _severity("RLD407", {name: part[:80] for name, part in flat.items()}, count=1) is None
+
+
 def _idle(share: float, right: float, **more: Floats) -> dict[str, Floats]:
     return {
         "group.zero_std_frac": np.full(N, share), "group.all_max_frac": np.full(N, right),

@@ -33,7 +33,11 @@ def test_the_missing_column_is_named(code: str, metric: str, column: str) -> Non
     ("shares", "reward", "expected"),
     [
         ((0.05, 0.05), "flat", None),
-        ((0.3, 0.3), "flat", "warning"),
+        ((0.35, 0.35), "flat", "warning"),
+        ((0.26, 0.26), "flat", "info"),
+        ((0.95, 0.45), "flat", "warning"),
+        ((0.97, 0.97), "rising", "error"),
+        ((0.75, 0.97), "rising", "error"),
         ((0.28, 0.28), "rising", "info"),
         ((0.57, 0.32), "rising", "info"),
         ((0.1, 0.45), "flat", "warning"),
@@ -53,10 +57,28 @@ def test_truncated_responses_at_the_reward_floor_rule_out_the_reward_function() 
     assert any("reward function" in words for words in found.ruled_out)
 
 
-def test_truncation_without_reward_is_no_error_and_says_what_was_not_seen() -> None:
-    (found,) = result("RLD501", {"length.limit_frac": np.ones(N)}).findings
-    assert found.severity == "warning"
-    assert found.unchecked
+def test_truncation_without_reward_says_what_was_not_seen() -> None:
+    for share, expected in ((1.0, "error"), (0.7, "warning")):
+        (found,) = result("RLD501", {"length.limit_frac": np.full(N, share)}).findings
+        assert found.severity == expected
+        assert found.unchecked
+
+
+def test_a_few_rows_in_which_every_response_is_cut_are_enough() -> None:
+    assert severity("RLD501", {"length.truncated_frac": np.ones(10)}) == "error"
+    assert result("RLD501", {"length.truncated_frac": np.ones(3)}).reason == "length"
+
+
+def test_cut_responses_that_earn_like_others_are_no_error() -> None:
+    values = {"length.limit_frac": np.full(N, 0.95), "length.limit_reward_mean": np.full(N, 0.5), **_reward("rising")}
+    assert severity("RLD501", values) == "warning"
+
+
+def test_growth_to_a_multiple_with_a_reward_that_ends_lower_is_an_error() -> None:
+    for seed in range(20):
+        noise = 0.25 * autoregressive(RNG(seed), N, 0.5)
+        values = {"length.mean": _grown(13.0), "reward.mean": np.linspace(6.8, 5.4, N) + noise}
+        assert severity("RLD502", values) == "error"
 
 
 def test_engine_word_is_taken_before_the_configured_limit() -> None:

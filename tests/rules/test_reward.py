@@ -177,3 +177,15 @@ def test_fast_learning_within_what_single_responses_earned_before_is_no_drift() 
     values = {"reward.mean": mean, "reward.std": np.full(40, 0.45), "reward.max": np.full(40, 1.2)}
     assert severity("RLD401", values) is None
     assert severity("RLD401", {**values, "reward.mean": np.where(np.arange(40) < 10, mean, mean + 1.0)}) == "warning"
+
+
+def test_mean_that_was_never_filled_in_is_not_judged() -> None:
+    rng = np.random.default_rng(0)
+    zero = np.zeros(40)
+    made = result("RLD403", {"reward.mean": zero, "optim.grad_norm": 0.3 + 0.1 * rng.random(40)})
+    assert (made.outcome, made.reason) == ("skipped", "data")
+    assert "gradient" in made.detail
+    assert severity("RLD403", {"reward.mean": zero, "optim.grad_norm": zero}) == "error"
+    assert severity("RLD403", {"reward.mean": zero, "reward.std": zero, "optim.grad_norm": zero + 0.3}) == "error"
+    advantages = {"reward.mean": zero, "reward.std": zero, "optim.grad_norm": zero + 0.3, "adv.max": zero + 1.4}
+    assert result("RLD403", advantages).outcome == "skipped"
