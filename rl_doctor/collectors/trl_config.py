@@ -84,6 +84,9 @@ def of_settings(settings: Mapping[str, Any], algorithm: str) -> RunConfig:
         settings: ``GRPOConfig`` or ``RLOOConfig`` by name, as the object has them once it is made; what another version does not
             have is unknown.
         algorithm: ``grpo`` or ``rloo``.
+
+    Raises:
+        TypeError, ValueError, ArithmeticError: a value is not what the argument takes.
     """
     own = _grpo(settings) if algorithm == "grpo" else _rloo(settings)
     accumulation, per_generation = (
@@ -96,10 +99,10 @@ def of_settings(settings: Mapping[str, Any], algorithm: str) -> RunConfig:
         adv_ddof=1,
         temperature=_number(settings.get("temperature")),
         top_p=_number(settings.get("top_p")),
-        top_k=int(settings["top_k"] or 0) if "top_k" in settings else None,
-        max_response_length=settings.get("max_completion_length"),
-        group_size=settings.get("num_generations"),
-        epochs=settings.get("num_iterations"),
+        top_k=_whole(settings["top_k"] or 0) if "top_k" in settings else None,
+        max_response_length=_whole(settings.get("max_completion_length")),
+        group_size=_whole(settings.get("num_generations")),
+        epochs=_whole(settings.get("num_iterations")),
         minibatches=max(1, int(per_generation // accumulation))
         if per_generation and accumulation and per_generation % accumulation == 0
         else None,
@@ -147,6 +150,10 @@ def _clip(settings: Mapping[str, Any]) -> tuple[float | None, float | None]:
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _plain(value: Any) -> Any:

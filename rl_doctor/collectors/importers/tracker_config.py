@@ -31,7 +31,7 @@ def info_of(config: Mapping[str, Any], run_id: str | None = None) -> RunInfo:
         return told
     try:
         return replace(told, trainer="trl", algorithm=algorithm, config=replace(of_settings(native, algorithm), native=native))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, ArithmeticError):
         return replace(told, trainer="trl", algorithm=algorithm)
 
 
