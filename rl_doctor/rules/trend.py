@@ -189,11 +189,21 @@ def running_median(values: Floats, width: int) -> Floats:
         return values.copy()
     medians = np.empty(values.size)
     if values.size > 2 * half:
-        inner = np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1)
-        medians[half : values.size - half] = np.median(inner, axis=1)
+        medians[half : values.size - half] = _sliding_medians(values, 2 * half + 1)
     for position in (*range(min(half, values.size)), *range(max(values.size - half, half), values.size)):
         medians[position] = np.median(values[max(position - half, 0) : position + half + 1])
     return medians
+
+
+def _sliding_medians(values: Floats, width: int) -> Floats:
+    """Medians of all stretches of ``width`` points; several times as fast as ``np.median``, which looks for NaN in each."""
+    windows = np.lib.stride_tricks.sliding_window_view(values, width)
+    if np.isnan(values).any():
+        return np.asarray(np.median(windows, axis=1))
+    half = width // 2
+    if width % 2:
+        return np.asarray(np.partition(windows, half, axis=1)[:, half])
+    return np.asarray(np.partition(windows, (half - 1, half), axis=1)[:, half - 1 : half + 1].mean(axis=1))
 
 
 def _step_sizes(values: Floats, width: int) -> Floats:
@@ -326,8 +336,7 @@ def _history(values: Floats, width: int, first: int) -> Floats:
     medians = np.full(values.size - first, np.inf)
     skip = max(width - first, 0)
     if skip < medians.size:
-        views = np.lib.stride_tricks.sliding_window_view(values[first + skip - width : -1], width)
-        medians[skip:] = np.median(views, axis=1)
+        medians[skip:] = _sliding_medians(values[first + skip - width : -1], width)
     return medians
 
 

@@ -34,7 +34,7 @@ def form_of(head: str) -> Form | None:
 
 
 def _form_with(head: str, delimiter: str) -> Form | None:
-    lines = _below_comments(head.splitlines(keepends=True))
+    lines = below_comments(head.splitlines(keepends=True))
     try:
         rows = [row for row, _ in zip(csv.reader(lines, delimiter=delimiter), range(_LOOKED_AT), strict=False)]
     except csv.Error:
@@ -65,7 +65,7 @@ def with_point(cell: str) -> str:
     return cell.replace(",", ".") if cell.count(",") == 1 and "." not in cell else cell
 
 
-def _below_comments(lines: Iterable[str]) -> Iterator[str]:
+def below_comments(lines: Iterable[str]) -> Iterator[str]:
     """Lines from the header on: without comments before it, and without the line that tells a spreadsheet the delimiter.
 
     Zeros, which a crash leaves in a file, are dropped.
@@ -98,7 +98,7 @@ class Rows:
     """
 
     def __init__(self, lines: Iterable[str], form: Form, *, single: bool = False) -> None:
-        self._lines = _below_comments(lines)
+        self._lines = below_comments(lines)
         self._delimiter = form.delimiter
         self._single = single
         self.unfit = self.unfit_lines = self.lines = self.first_unfit = 0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from rl_doctor.collectors.importers.columns import CHUNK, Columns
-from rl_doctor.collectors.importers.csv_rows import Form, Rows, form_of, with_point
+from rl_doctor.collectors.importers.csv_rows import Form, Rows, below_comments, form_of, with_point
 from rl_doctor.collectors.importers.numbers import number
 from rl_doctor.collectors.importers.records import NAME_KEYS, SPLIT_KEYS, VALUE_KEYS, evaluated, is_evaluation
 from rl_doctor.collectors.importers.registry import HEAD_BYTES, Fit, Imported, Sample, importer
@@ -20,6 +23,8 @@ from rl_doctor.store.step_axis import plain_name, step_names
 
 _RUN_KEYS: Final = frozenset({"run", "run_name", "run_id", "experiment", "experiment_name", "exp_name"})
 """Plain names of columns that tell runs apart."""
+_TEXTUAL: Final = frozenset({*_RUN_KEYS, *NAME_KEYS, *SPLIT_KEYS})
+"""Plain names of columns whose words count."""
 
 
 @lru_cache(maxsize=2)
@@ -53,6 +58,9 @@ def read_table(path: Path, named: Callable[[Sequence[str]], dict[str, str]]) -> 
         form = form_of(decode(file.read(HEAD_BYTES)))
     if form is None:
         raise InputError(f"{path}: no table with a header and numbers; export it again")
+    if (numbers := _numbers(path, form, named)) is not None:
+        found = assemble_columns(numbers, path)
+        return Imported(found.log, notes=found.notes)
     notes: list[str] = []
     try:
         columns, rows = _gathered(path, form, named)
@@ -69,6 +77,30 @@ def read_table(path: Path, named: Callable[[Sequence[str]], dict[str, str]]) -> 
         notes.append(f"rows that do not fit the header, left out: {rows.unfit:,} ({where})")
     found = assemble_columns(columns, path)
     return Imported(found.log, notes=(*notes, *found.notes))
+
+
+def _numbers(path: Path, form: Form, named: Callable[[Sequence[str]], dict[str, str]]) -> Columns | None:
+    """A table that holds nothing but numbers, read in a third of the time; None for any other."""
+    wanted = named(form.names)
+    plain = set(map(plain_name, wanted.values()))
+    if len(wanted) < len(form.names) or plain & _TEXTUAL or len(set(wanted.values())) < len(wanted):
+        return None
+    with open_text(path) as lines:
+        below = below_comments(lines)
+        try:
+            if tuple(cell.strip() for cell in next(csv.reader(below, delimiter=form.delimiter))) != form.names:
+                return None
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # it warns of a table without rows
+                table = np.loadtxt(below, delimiter=form.delimiter, comments=None, quotechar='"', ndmin=2)
+        except (ValueError, StopIteration, csv.Error, UserWarning):
+            return None
+    columns = Columns()
+    rows = np.arange(len(table))
+    for name, values in zip(wanted.values(), table.T, strict=True):
+        columns.put(name, rows, np.ascontiguousarray(values))
+    columns.rows = len(table)
+    return columns
 
 
 def _gathered(

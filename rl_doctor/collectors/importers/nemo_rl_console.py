@@ -14,7 +14,7 @@ from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, impor
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
 
-_HEADING: Final = re.compile(r"={10,} (Epoch|Step) (\d+)/(\d+) ={10,}")
+_HEADING: Final = re.compile(r"(?<!=)={10,} (Epoch|Step) (\d+)/(\d+) ={10,}")
 _VALIDATION: Final = re.compile(r"Starting validation at step (\d+)")
 _RESULTS: Final = re.compile(r"(Training|Validation) Results(?: for `([^`]+)` set)?:\s*$")
 _ITEM: Final = re.compile(r"\s*• ([A-Za-z][\w .()/-]*?): ([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))(?: \w+)?\s*$")
