@@ -11,8 +11,10 @@ from rl_doctor.collectors.importers.numbers import whole
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 
-_COUNTED: Final = ("global_step/max_steps", "iteration")
-_PROGRESS: Final = frozenset({*_COUNTED, "percentage", "elapsed_time", "remaining_time"})
+COUNTED: Final = ("global_step/max_steps", "iteration")
+"""Names under which the step stands and, after a slash, how many there will be."""
+PROGRESS: Final = frozenset({*COUNTED, "percentage", "elapsed_time", "remaining_time"})
+"""Names of what tells how far the training is."""
 _SUMMARY: Final = "train_runtime"
 
 
@@ -33,8 +35,8 @@ def read(path: Path) -> Imported:
 
 def _rows(objects: Objects) -> Iterator[Row]:
     for document in objects:
-        told = next((document[name] for name in _COUNTED if name in document), None)
+        told = next((document[name] for name in COUNTED if name in document), None)
         if told is None or _SUMMARY in document:
             continue
-        values = {name: value for name, value in document.items() if name not in _PROGRESS}
+        values = {name: value for name, value in document.items() if name not in PROGRESS}
         yield Row(whole(str(told).partition("/")[0]), values)

@@ -18,6 +18,9 @@ from rl_doctor.schema import RunConfig, RunInfo
 
 FILE: Final = "trainer_state.json"
 _MEMBER: Final = re.compile(r'"log_history"\s*:\s*\[')
+_BRACE: Final = re.compile(r'\{\s*"')
+_FAILURES: Final = 1000
+"""Places of damage after which no further row is looked for."""
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 _SETTINGS: Final = (
     "train_batch_size", "logging_steps", "eval_steps", "save_steps", "max_steps", "num_train_epochs", "global_step",
@@ -89,7 +92,7 @@ def _document(path: Path) -> tuple[list[Any], Mapping[str, Any], tuple[str, ...]
         rows = _whole_rows(text)
         if not rows:
             raise InputError(f"{path}: damaged or cut short ({error}); copy or export it again") from error
-        return rows, {}, (f"the file is damaged or cut short: only its first {len(rows):,} rows are whole",)
+        return rows, {}, (f"the file is damaged or cut short: of its rows {len(rows):,} are whole, the others are left out",)
     history = document.get("log_history") if isinstance(document, dict) else None
     if not isinstance(history, list):
         raise InputError(f"{path}: its member 'log_history' is not a list; export it again")
@@ -97,15 +100,17 @@ def _document(path: Path) -> tuple[list[Any], Mapping[str, Any], tuple[str, ...]
 
 
 def _whole_rows(text: str) -> list[Any]:
-    """The rows of a history that can be read before the place where it breaks off."""
+    """The rows of a history that can be read although the document cannot."""
     found = _MEMBER.search(text)
-    if found is None:
-        return []
-    decoder, rows, at = json.JSONDecoder(), [], found.end()
-    try:
-        while True:
-            at += len(text[at : at + 4096]) - len(text[at : at + 4096].lstrip(" \t\r\n,"))
-            row, at = decoder.raw_decode(text, at)
-            rows.append(row)
-    except (ValueError, RecursionError):
-        return rows
+    decoder, rows, failures = json.JSONDecoder(), [], 0
+    start = _BRACE.search(text, found.end() if found else 1)
+    while start and failures < _FAILURES:
+        try:
+            row, end = decoder.raw_decode(text, start.start())
+        except (ValueError, RecursionError):
+            failures, end = failures + 1, start.end()
+        else:
+            if "step" in row:
+                rows.append(row)
+        start = _BRACE.search(text, end)
+    return rows

@@ -3,195 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import groupby
-from math import gcd
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from rl_doctor.collectors.importers.bars import Bars, split
-from rl_doctor.collectors.importers.console import bare, lines, seen
-from rl_doctor.collectors.importers.literal import closing, record
-from rl_doctor.collectors.importers.numbers import number, whole
+from rl_doctor.collectors.importers.console import seen
+from rl_doctor.collectors.importers.printed_rows import printed_rows
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
-from rl_doctor.collectors.importers.rows import Row, assemble
+from rl_doctor.collectors.importers.rows import assemble
 
-_OPENING: Final = re.compile(r"\{['\"][^'\"\n]{1,200}['\"]: ")
-_MARKS: Final = ("'epoch': ", "'loss': ", "'step': ", "'global_step': ", "'learning_rate': ")
+_MARKS: Final = ("'epoch': ", "'learning_rate': ", "'grad_norm': ")
 _ROW: Final = re.compile(rf"\{{(?:'[^'\n]{{1,200}}': [^{{}}]{{0,20000}}?)??(?:{'|'.join(_MARKS)})")
-_OWN: Final = ("'epoch': ", "'learning_rate': ", "'grad_norm': ")
-_COUNTED: Final = ("global_step/max_steps", "iteration")
-"""Names under which ms-swift writes its step and, after a slash, how many there will be."""
-_NAMED: Final = ("step", "global_step", "train/global_step")
-_SUMMARY: Final = ("train_runtime", "train_steps_per_second")
-_ROUNDED: Final = 0.005
-"""The error of a number of steps that is a product of two rounded numbers."""
-_LONGEST: Final = 1 << 16
-"""Characters of a dictionary that is printed over several lines."""
 
 
 def _recognises(sample: Sample) -> Fit:
-    text = seen(sample)
-    if text.lstrip()[:1] in ("{", "[") and '"' in text[:200]:
-        return Fit.NO
-    found = [match[0] for match in _ROW.finditer(text)]
-    if any(own in text for own in _OWN) and found:
-        return Fit.SHAPE
-    return Fit.CONTAINER if len(found) > 1 else Fit.NO
+    return Fit.SHAPE if _ROW.search(seen(sample)) else Fit.NO
 
 
 @importer("trl-console", "console output of a trainer on Hugging Face's Trainer (TRL)", _recognises, marks=_MARKS)
 def read(path: Path) -> Imported:
-    """Read the dictionaries; their step is told by themselves, or by the progress bar beside them, or they are counted."""
-    reader = _Reader()
-    for line in lines(path):
-        reader.line(line)
-    said = tuple(reader.end())
-    steps, notes = _steps(reader)
-    found = assemble(reader.placed(steps), path)
-    return Imported(found.log, notes=(*notes, *said, *found.notes))
-
-
-@dataclass(frozen=True, slots=True)
-class _Printed:
-    """A row: names shared with other rows, values, the step that it names, and whether it is of an evaluation."""
-
-    names: tuple[str, ...]
-    values: tuple[Any, ...]
-    step: int | None
-    evaluation: bool
-
-
-class _Reader:
-    """Finds rows and bars in lines.
-
-    Attributes:
-        rows: what was printed, in order.
-        bars: what progress bars showed.
-        trained: optimizer steps of the whole training, as its summary at the end tells them; 0 without one.
-    """
-
-    def __init__(self) -> None:
-        self.rows: list[_Printed] = []
-        self.bars = Bars()
-        self.trained = 0.0
-        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._open = ""
-
-    def line(self, line: str) -> None:
-        """Read one line."""
-        if "%|" in line:
-            for piece in split(line):
-                if isinstance(piece, str):
-                    self._text(piece)
-                else:
-                    self.bars.saw(*piece)
-        elif self._open or "{" in line:
-            self._text(line)
-
-    def _text(self, text: str) -> None:
-        start = 0
-        if self._open:
-            if not _OPENING.search(text):
-                self._continue(text)
-                return
-            self._open = ""
-        while found := _OPENING.search(text, start):
-            end = closing(text, found.start())
-            if end < 0:
-                if len(text) - found.start() < _LONGEST:
-                    self._open = text[found.start() :]
-                return
-            self._found(text[found.start() : end + 1])
-            start = end + 1
-
-    def _continue(self, text: str) -> None:
-        """A dictionary that was printed over several lines, or into which a bar was drawn."""
-        if not text.strip():
-            return
-        self._open += bare(text)
-        end = closing(self._open, 0)
-        if end >= 0:
-            self._found(self._open[: end + 1])
-        if end >= 0 or len(self._open) > _LONGEST:
-            self._open = ""
-
-    def _found(self, text: str) -> None:
-        if len(text) > _LONGEST or not ("'epoch'" in text or "step" in text or "'loss'" in text or "iteration" in text):
-            return
-        row = record(text)
-        own = _step_of(row)
-        if any(name in row for name in _SUMMARY):
-            rates = [number(row.get(name)) for name in _SUMMARY]
-            self.trained = (rates[0] or 0.0) * (rates[1] or 0.0)
-            return
-        if not _is_row(row, own):
-            return
-        names = tuple(row)
-        self.rows.append(_Printed(self._names.setdefault(names, names), tuple(row.values()), own, _is_evaluation(row)))
-        self.bars.row()
-
-    def end(self) -> Iterator[str]:
-        """Leave out what other ranks printed, where each row stands several times in a row; say what there is to say."""
-        runs = [sum(1 for _ in same) for _, same in groupby(self.rows)]
-        ranks = gcd(*runs)
-        if ranks > 1 and len(runs) > 1:
-            yield f"each row was printed {ranks} times (by several ranks): {len(self.rows) - len(self.rows) // ranks:,} left out"
-            self.rows = self.rows[::ranks]
-            self.bars.thin(ranks)
-        if self._open:
-            yield "the last row is cut short and left out"
-
-    def placed(self, steps: Mapping[int, int]) -> Iterator[Row]:
-        """The rows with their steps."""
-        for index, row in enumerate(self.rows):
-            yield Row(steps.get(index, row.step), dict(zip(row.names, row.values, strict=True)))
-
-
-def _step_of(row: Mapping[str, Any]) -> int | None:
-    for name in _COUNTED:
-        told = row.get(name)
-        if isinstance(told, str) and "/" in told:
-            return whole(told.partition("/")[0])
-    return next((whole(row[name]) for name in _NAMED if name in row), None)
-
-
-def _is_row(row: Mapping[str, Any], own: int | None) -> bool:
-    return len(row) > 1 and (
-        "epoch" in row or own is not None or ("loss" in row and ("learning_rate" in row or "grad_norm" in row))
-    )
-
-
-def _is_evaluation(row: Mapping[str, Any]) -> bool:
-    return "loss" not in row and any(name.startswith("eval_") for name in row)
-
-
-def _steps(reader: _Reader) -> tuple[dict[int, int], tuple[str, ...]]:
-    """The step of each row by its index, where the row does not name it, and how it was found."""
-    unnamed = [index for index, row in enumerate(reader.rows) if row.step is None]
-    if not unnamed:
-        return {}, ()
-    training = [index for index in unnamed if not reader.rows[index].evaluation] or unnamed
-    keys = reader.bars.training(training)
-    beside = reader.bars.steps(training, keys) if keys else None
-    if beside is not None:
-        return {index: beside[index] for index in unnamed if index in beside}, (
-            "no row names its step: the progress bar beside it tells it",
-        )
-    last = reader.bars.last(keys) or reader.trained
-    every = round(last / len(training))
-    if every < 1 or abs(last / len(training) - every) > _ROUNDED * every:
-        every = 1
-        note = "no row names its step, and no progress bar stands beside: rows of training are counted from 1"
-    else:
-        note = (
-            f"no row names its step, and no progress bar stands beside: the {last:,.0f} steps that it or the summary tells are "
-            f"shared out evenly among {len(training):,} rows of training"
-        )
-    counted: dict[int, int] = {}
-    done, rows = 0, set(training)
-    for index in unnamed:
-        done += index in rows
-        counted[index] = every * done
-    return counted, (note,)
+    """Read the dictionaries."""
+    rows, notes = printed_rows(path)
+    found = assemble(rows, path)
+    return Imported(found.log, notes=(*notes, *found.notes))

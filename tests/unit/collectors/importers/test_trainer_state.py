@@ -54,7 +54,13 @@ def test_of_a_state_that_was_cut_the_whole_rows_count(tmp_path: Path, keep: floa
     assert values(run, "loss") == {step: step / 10 for step in range(1, last + 1)}
     assert f'"step": {last},' in cut
     assert f'"step": {last + 2},' not in cut
-    assert any(f"only its first {last} rows are whole" in note for note in run.facts.notes)
+    assert any(f"of its rows {last} are whole" in note for note in run.facts.notes)
+
+
+def test_of_a_state_that_is_damaged_within_a_row_the_others_count(tmp_path: Path) -> None:
+    text = state([{"step": step, "loss": step / 10} for step in range(1, 10)], stateful_callbacks={"TrainerControl": {"args": {}}})
+    run = opened(tmp_path, text.replace('"step": 4,', '"step" 4,'))
+    assert list(values(run, "loss")) == [1, 2, 3, 5, 6, 7, 8, 9]
 
 
 def test_of_a_state_that_was_cut_before_its_first_row_nothing_is_left(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_bars_that_were_written_apart_from_the_rows_are_shared_out(tmp_path: Pat
     text = bars + "\n" + "\n".join(python_row(row(index)) for index in range(1, 11)) + "\n"
     run = opened(tmp_path, text)
     assert list(values(run, "reward")) == list(range(5, 51, 5))
-    assert any("the 50 steps" in note for note in run.facts.notes)
+    assert any("the training's 50 steps" in note for note in run.facts.notes)
 
 
 def test_without_bars_the_summary_tells_how_many_steps_the_rows_share(tmp_path: Path) -> None:
@@ -118,7 +118,9 @@ def test_a_restart_takes_the_steps_of_the_bar(tmp_path: Path) -> None:
 
 def test_steps_that_swift_writes_as_a_fraction(tmp_path: Path) -> None:
     rows = [row(index, **{"global_step/max_steps": f"{5 * index}/3766", "percentage": "0.13%"}) for index in (1, 2)]
-    assert values(opened(tmp_path, "\n".join(map(python_row, rows))), "reward") == {5: 1.5, 10: 2.5}
+    run = opened(tmp_path, "\n".join(map(python_row, rows)))
+    assert values(run, "reward") == {5: 1.5, 10: 2.5}
+    assert len(run.facts.notes) == 1
 
 
 def test_the_last_row_may_be_cut(tmp_path: Path) -> None:
@@ -148,10 +150,18 @@ def test_recognition(tmp_path: Path, content: str, name: str | None) -> None:
     assert importer_of(tmp_path, content)[0] == name
 
 
-def test_rows_of_own_loops_fit_less(tmp_path: Path) -> None:
-    text = "".join(f"{{'step': {step}, 'reward': 0.5, 'loss_pg': 0.1}}\n" for step in range(1, 5))
-    assert importer_of(tmp_path, text) == ("trl-console", Fit.CONTAINER)
-    assert list(values(opened(tmp_path, text), "reward")) == [1, 2, 3, 4]
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{{'step': {step}, 'reward': 0.5, 'loss_pg': {value}}}",
+        '[2025-01-02 03:04:05] INFO metrics: {{"reward": 0.5, "loss_pg": {value}, "step": {step}, "note": "x"}} done',
+        "(Trainer pid=3) step done {{'global_step': {step}, 'reward': np.float64(0.5), 'loss_pg': {value}}}",
+    ],
+)
+def test_dictionaries_of_own_loops(tmp_path: Path, line: str) -> None:
+    text = "".join(line.format(step=10 * step, value=step / 4) + "\nother 1\n" for step in range(1, 5))
+    assert importer_of(tmp_path, text) == ("dict-log", Fit.CONTAINER)
+    assert values(opened(tmp_path, text), "loss_pg") == {10: 0.25, 20: 0.5, 30: 0.75, 40: 1.0}
 
 
 NUMBERS = st.floats(width=64) | st.integers(-(10**12), 10**12)

@@ -1,0 +1,188 @@
+"""Dictionaries that a training prints, one per log, among whatever else stands in a console's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from math import gcd
+from pathlib import Path
+from typing import Any, Final
+
+from rl_doctor.collectors.importers.bars import Bars, split
+from rl_doctor.collectors.importers.console import bare, lines
+from rl_doctor.collectors.importers.literal import closing, record
+from rl_doctor.collectors.importers.numbers import number, whole
+from rl_doctor.collectors.importers.rows import Row
+from rl_doctor.collectors.importers.swift_log import COUNTED, PROGRESS
+
+_OPENING: Final = re.compile(r"\{['\"][^'\"\n]{1,200}['\"]: ")
+_NAMED: Final = ("step", "global_step", "train/global_step")
+_HINTS: Final = ("epoch", "step", "loss", "iteration")
+_SUMMARY: Final = ("train_runtime", "train_steps_per_second")
+_ROUNDED: Final = 0.005
+"""The error of a number of steps that is a product of two rounded numbers."""
+_LONGEST: Final = 1 << 16
+"""Characters of a dictionary that is printed over several lines."""
+
+
+def printed_rows(path: Path) -> tuple[Iterator[Row], tuple[str, ...]]:
+    """The rows that a training printed, and what there is to say of them.
+
+    Their step is told by themselves, or by the progress bar beside them, or they are counted.
+
+    Raises:
+        InputError: the text cannot be read.
+    """
+    reader = _Reader()
+    for line in lines(path):
+        reader.line(line)
+    said = tuple(reader.end())
+    steps, notes = _steps(reader)
+    return reader.placed(steps), (*notes, *said)
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """A row: names shared with other rows, values, the step that it names, and whether it is of an evaluation."""
+
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    step: int | None
+    evaluation: bool
+
+
+class _Reader:
+    """Finds rows and bars in lines.
+
+    Attributes:
+        rows: what was printed, in order.
+        bars: what progress bars showed.
+        trained: optimizer steps of the whole training, as its summary at the end tells them; 0 without one.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[_Printed] = []
+        self.bars = Bars()
+        self.trained = 0.0
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._open = ""
+
+    def line(self, line: str) -> None:
+        """Read one line."""
+        if "%|" in line:
+            for piece in split(line):
+                if isinstance(piece, str):
+                    self._text(piece)
+                else:
+                    self.bars.saw(*piece)
+        elif self._open or "{" in line:
+            self._text(line)
+
+    def _text(self, text: str) -> None:
+        start = 0
+        if self._open:
+            if not _OPENING.search(text):
+                self._continue(text)
+                return
+            self._open = ""
+        while found := _OPENING.search(text, start):
+            end = closing(text, found.start())
+            if end < 0:
+                if len(text) - found.start() < _LONGEST:
+                    self._open = text[found.start() :]
+                return
+            self._found(text[found.start() : end + 1])
+            start = end + 1
+
+    def _continue(self, text: str) -> None:
+        """A dictionary that was printed over several lines, or into which a bar was drawn."""
+        if not text.strip():
+            return
+        self._open += bare(text)
+        end = closing(self._open, 0)
+        if end >= 0:
+            self._found(self._open[: end + 1])
+        if end >= 0 or len(self._open) > _LONGEST:
+            self._open = ""
+
+    def _found(self, text: str) -> None:
+        if len(text) > _LONGEST or not any(hint in text for hint in _HINTS):
+            return
+        row = record(text)
+        own = _step_of(row)
+        if not PROGRESS.isdisjoint(row):
+            row = {name: value for name, value in row.items() if name not in PROGRESS}
+        if any(name in row for name in _SUMMARY):
+            rates = [number(row.get(name)) for name in _SUMMARY]
+            self.trained = (rates[0] or 0.0) * (rates[1] or 0.0)
+            return
+        if not _is_row(row, own):
+            return
+        names = tuple(row)
+        self.rows.append(_Printed(self._names.setdefault(names, names), tuple(row.values()), own, _is_evaluation(row)))
+        self.bars.row()
+
+    def end(self) -> Iterator[str]:
+        """Leave out what other ranks printed, where each row stands several times in a row; say what there is to say."""
+        runs = [sum(1 for _ in same) for _, same in groupby(self.rows)]
+        ranks = gcd(*runs)
+        if ranks > 1 and len(runs) > 1:
+            yield f"each row was printed {ranks} times (by several ranks): {len(self.rows) - len(self.rows) // ranks:,} left out"
+            self.rows = self.rows[::ranks]
+            self.bars.thin(ranks)
+        if self._open:
+            yield "the last row is cut short and left out"
+
+    def placed(self, steps: Mapping[int, int]) -> Iterator[Row]:
+        """The rows with their steps."""
+        for index, row in enumerate(self.rows):
+            yield Row(steps.get(index, row.step), dict(zip(row.names, row.values, strict=True)))
+
+
+def _step_of(row: Mapping[str, Any]) -> int | None:
+    for name in COUNTED:
+        if (told := row.get(name)) is not None:
+            return whole(str(told).partition("/")[0])
+    return next((whole(row[name]) for name in _NAMED if name in row), None)
+
+
+def _is_row(row: Mapping[str, Any], own: int | None) -> bool:
+    return len(row) > 1 and (
+        "epoch" in row or own is not None or ("loss" in row and ("learning_rate" in row or "grad_norm" in row))
+    )
+
+
+def _is_evaluation(row: Mapping[str, Any]) -> bool:
+    return "loss" not in row and any(name.startswith("eval_") for name in row)
+
+
+def _steps(reader: _Reader) -> tuple[dict[int, int], tuple[str, ...]]:
+    """The step of each row by its index, where the row does not name it, and how it was found."""
+    unnamed = [index for index, row in enumerate(reader.rows) if row.step is None]
+    if not unnamed:
+        return {}, ()
+    training = [index for index in unnamed if not reader.rows[index].evaluation] or unnamed
+    keys = reader.bars.training(training)
+    beside = reader.bars.steps(training, keys) if keys else None
+    if beside is not None:
+        return {index: beside[index] for index in unnamed if index in beside}, (
+            "no row names its step: the progress bar beside it tells it",
+        )
+    last = reader.bars.last(keys) or reader.trained
+    every = round(last / len(training))
+    if every < 1 or abs(last / len(training) - every) > _ROUNDED * every:
+        every = 1
+        note = "no row names its step, and no progress bar stands beside: rows of training are counted from 1"
+    else:
+        note = (
+            f"no row names its step, and no progress bar stands beside: the training's {last:,.0f} steps are shared out evenly "
+            f"among {len(training):,} rows"
+        )
+    counted: dict[int, int] = {}
+    done, rows = 0, set(training)
+    for index in unnamed:
+        done += index in rows
+        counted[index] = every * done
+    return counted, (note,)
