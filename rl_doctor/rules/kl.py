@@ -88,7 +88,8 @@ def kl_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     The level is a running median of the run itself; a point is part of a spike if it exceeds the level `factor` times and by
     `sigmas` robust standard deviations of the logarithm. Recovered is info; `large` times within the last `recent` share of
-    the run, or not recovered, is a warning; longer than `lasting` of the run and not recovered is an error. Values below
+    the run, or not recovered, is a warning; longer than `lasting` of the run and not recovered is an error. A peak within
+    `sigmas` of the noise of the whole series on the logarithm is info. Values below
     `negligible` nat per token are within what numeric noise of logprobs produces. Passes with a KL of exactly 0, which come
     before any update, are left out.
     """
@@ -111,8 +112,11 @@ def _spike(view: View, words: str, series: Series, found: list[trend.Excursion],
     n = len(series)
     worst = max(found, key=lambda item: (not item.recovered and item.n > 1, item.factor))
     recent = worst.last >= n - max(round(limits["recent"] * n), 3)
+    noise = trend.noise(np.log(np.maximum(series.values, limits["negligible"])))[0]
     severity: Severity
-    if not worst.recovered and worst.n > limits["lasting"] * n:
+    if math.log(worst.factor) < limits["sigmas"] * noise:
+        severity = "info"  # the series has such peaks all the time
+    elif not worst.recovered and worst.n > limits["lasting"] * n:
         severity = "error"
     elif (not worst.recovered and worst.n >= _SHORTEST_STAY) or (worst.factor >= limits["large"] and recent):
         severity = "warning"
@@ -155,7 +159,7 @@ def _spike_company(view: View, series: Series, worst: trend.Excursion) -> tuple[
     optional=(*_OPTIONAL, *PROGRESS),
     limits={
         "growth": 8.0, "severe": 20.0, "z": 6.0, "negligible": _NEGLIGIBLE, "speed": 4.0, "multiple": 5.5, "small": 0.2,
-        "large": 0.5, "far": 1.0, "destroyed": 5.0, "jump": 3.0, "material": 0.1,
+        "large": 0.5, "far": 1.0, "lost": 2.0, "destroyed": 5.0, "jump": 3.0, "material": 0.1,
     },
     cause="The policy drifts away without bound: the learning rate is too high, or the KL term does not hold it (coefficient too "
     "small, wrong sign, or no gradient through it).",
@@ -180,11 +184,14 @@ def kl_runaway(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     - if the end is `large` nat per token or more and `multiple` times the middle, and the KL itself grew `speed` times faster in
       the second half than in the first (so that a start at 0 hides nothing);
     - if the end is `growth` times the early window and either `destroyed` nat or, while the reward falls, `far`;
+    - if the end is `growth` times the first three points and `far` nat, and the reward gained nothing by it: also a KL that
+      settles there is no success;
     - at a sudden lasting jump by `growth` times, or by `jump` times and `material` nat, which kl-spike does not report.
 
-    The last points must still be there. An error if it is `severe` times or the reward falls, and from `destroyed` nat on;
-    else a warning, as while the reward rises, and info while it rises and the KL ends below `small` or, with the reward at
-    its ceiling, below `growth` times the level before. Levels below `negligible` nat per token are left alone.
+    The last points must still be there. An error if it is `severe` times or the reward falls, from `destroyed` nat on, and
+    from `lost` nat on without a gain; else a warning, as while the reward rises, and info while it rises and the KL ends
+    below `small` or, with the reward at its ceiling, below `growth` times the level before. Levels below `negligible` nat
+    per token are left alone.
     """
     measured = _measured(view)
     if not measured:
@@ -210,7 +217,10 @@ def _runaway(view: View, words: str, series: Series, limits: Limits) -> Hit | No
     reward = progress(view, int(series.steps[begin]))
     mild = level < limits["small"] or (level < limits["growth"] * before and reward.at_ceiling)
     severity: Severity = "info" if reward.good and mild else "warning"
-    if reward.course == "falling" or (level / before >= limits["severe"] and not reward.good) or level >= limits["destroyed"]:
+    gained = reward.good or reward.series is None or reward.course == "unknown"
+    if reward.course == "falling" or level >= limits["destroyed"] or (how == "far" and level >= limits["lost"] and not gained):
+        severity = "error"
+    if how != "far" and level / before >= limits["severe"] and not reward.good:
         severity = "error"
     start = int(series.steps[begin])
     multiple, levels = times(level / before), f"from {before:.3g} to {level:.3g} nat per token"
@@ -254,6 +264,12 @@ def _grown(view: View, series: Series, limits: Limits) -> tuple[str, int, float,
     lost = end >= limits["far"] and progress(view, int(series.steps[begin])).course == "falling"
     if (lost or end >= limits["destroyed"]) and end >= limits["growth"] * start:
         return "far", begin, start, end
+    origin = float(np.median(series.values[:3]))
+    if end >= limits["far"] and end >= limits["growth"] * origin:
+        reward = progress(view)
+        if reward.course in {"flat", "falling"} and not reward.at_ceiling:
+            begin = int(np.flatnonzero(trend.running_median(series.values, 5) >= 0.5 * end)[0])
+            return "far", begin, max(origin, limits["negligible"]), end
     return None
 
 

@@ -20,7 +20,7 @@ VALIDATION: Final = ("val.mean_at_n", "val.best_at_n")
 PROGRESS: Final = (*VALIDATION, *REWARD, "reward.max", "reward.min")
 """What ``progress`` reads: rules that call it ask for these."""
 KL_REFERENCE: Final = ("ref.kl_k3", "ref.kl_k2", "ref.kl_abs", "ref.kl_k1", "ref.kl")
-KL_OLD: Final = ("policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", "policy.kl_old_k1")
+KL_OLD: Final = ("policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", "policy.kl_old_k1", "policy.kl_old")
 TRUNCATION: Final = (
     "length.truncated_frac_completed", "length.limit_frac_completed", "length.truncated_frac", "length.limit_frac",
 )  # fmt: skip
@@ -96,6 +96,22 @@ def span(series: Series, first: int, last: int = -1) -> str:
     last = last % len(series)
     start, end = int(series.steps[first]), int(series.steps[last])
     return f"step {start}" if start == end else f"steps {start} to {end}"
+
+
+def logged(series: Series) -> bool:
+    """Whether a series was logged by the trainer, which counts each value once, and not recomputed from tokens or sequences."""
+    return bool(np.all(series.counts <= 1))
+
+
+def rounding(series: Series) -> float:
+    """The step that the log rounds a series to: a power of ten from .01 to 1e-6, or 0 where the values show none."""
+    values = series.values[series.values != 0.0]
+    for decimals in range(2, 7):
+        scaled = values * 10.0**decimals
+        whole = np.rint(scaled)
+        if values.size and whole.all() and bool(np.all(np.abs(scaled - whole) <= 1e-6 * np.abs(scaled))):
+            return float(10.0**-decimals)
+    return 0.0
 
 
 def positive(series: Series) -> Series:

@@ -10,7 +10,7 @@ from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit
 from rl_doctor.rules import trend
 from rl_doctor.rules.kl import magnitude
-from rl_doctor.rules.reading import KL_REFERENCE, evidence, first_of, lacking, too_short
+from rl_doctor.rules.reading import KL_REFERENCE, evidence, first_of, lacking, logged, rounding, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -42,6 +42,7 @@ def kl_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     well-behaved policy but a reference that follows it. The KL term then holds nothing.
 
     It fires if the largest value of the run is at most `zero` nat per token over at least `steps` steps, kl_coef is positive
+    (or not known, but a KL was logged: a warning)
     and neither the learning rate (below `tiny_rate`) nor the gradient norm says that nothing moves; or if the run ends with
     at least `share` of its steps below `fall` times its earlier median.
     """
@@ -55,6 +56,9 @@ def kl_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     if skip := too_short(series, int(limits["steps"])):
         yield skip
+        return
+    if float(np.median(series.values[: len(series) // 2])) < 20.0 * rounding(series):
+        yield Skip("data", f"the log rounds {series.metric} to {rounding(series):g}, which is too coarse to tell 0 from small")
         return
     if series.values.max() <= limits["zero"]:
         yield _flat_all_run(view, series, limits)
@@ -76,7 +80,7 @@ def kl_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
 
 def _flat_all_run(view: View, series: Series, limits: Limits) -> Hit | Skip:
-    if view.config.kl_coef is None:
+    if view.config.kl_coef is None and not logged(series):
         return Skip("config", "the KL is 0 at every step, which is by design without a KL term", ("config.kl_coef",))
     ruled_out, unchecked = [], []
     for name, words, column in (
@@ -93,10 +97,13 @@ def _flat_all_run(view: View, series: Series, limits: Limits) -> Hit | Skip:
             )
         else:
             ruled_out.append(f"{words}: {name} has the median {np.median(found.values):.2g}")
+    known = view.config.kl_coef is not None
+    if not known:
+        unchecked.append("a KL term that is off although it is logged: config.kl_coef")
     return Hit(
-        f"KL to the reference is {series.values.max():.2g} or less at all {len(series)} steps although kl_coef is "
-        f"{view.config.kl_coef:g}",
-        "error",
+        f"KL to the reference is {series.values.max():.2g} or less at all {len(series)} steps although "
+        + (f"kl_coef is {view.config.kl_coef:g}" if known else "the trainer logs one, which it does where a KL term is on"),
+        "error" if known else "warning",
         (evidence(series, 0, -1, value=float(series.values.max()), limit=limits["zero"]),),
         ruled_out=tuple(ruled_out),
         unchecked=tuple(unchecked),
@@ -148,7 +155,8 @@ def wrong_reference(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     The first recorded step, or the first mini-batch where mini-batches are known, is held against `large` nat per token. The
     run must start within `first_step` steps of zero: a resumed run has every reason for a KL. Where the KL at the start is
-    less than `constant` of the level right after it, the first updates may have made it, and it is a warning.
+    less than `constant` of the level right after it, the first updates may have made it, and it is a warning. A first value that
+    the next steps fall back from is a peak, and info.
     """
     series = first_of(view, "ref.kl_first_k3", *KL_REFERENCE)
     if series is None:
@@ -163,11 +171,12 @@ def wrong_reference(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     following = float(np.median(values[1:8])) if values.size > 1 else value
     there = value >= limits["constant"] * following
+    peak = following <= limits["large"] < value
     several = (view.config.epochs or 1) * (view.config.minibatches or 1) > 1 and series.metric != "ref.kl_first_k3"
     yield Hit(
         f"KL to the reference is {value:.3g} nat per token at the first step ({series.steps[0]}), {following:.3g} in "
         "the steps after it",
-        "error" if there and not (several and value < 4 * limits["large"]) else "warning",
+        "info" if peak else "error" if there and not (several and value < 4 * limits["large"]) else "warning",
         (evidence(series, 0, 0, limit=limits["large"]),),
         ruled_out=("a resumed run: the record starts with the training",),
         unchecked=("updates within the first step: minibatch",) if series.metric != "ref.kl_first_k3" else (),

@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from rl_doctor.rules.registry import rules
+from rl_doctor.rules.runner import run_rules
 from rl_doctor.schema import RunConfig
-from tests.rules.scalars import Floats, autoregressive, healthy, result, severity, with_config
+from tests.rules.scalars import Floats, autoregressive, healthy, result, series, severity, view, with_config
 
 RNG = np.random.default_rng
 
@@ -111,7 +115,9 @@ def test_flatline_all_run_needs_a_coefficient_and_updates() -> None:
     assert found.severity == "error"
     assert len(found.ruled_out) == 2
     assert severity("RLD205", flat, with_config(kl_coef=0.0)) is None
-    unknown = result("RLD205", flat, RunConfig())
+    assert severity("RLD205", flat, RunConfig()) == "warning"  # logged, as trainers do where a KL term is on
+    recomputed = {name: series(name, part, count=9) for name, part in flat.items()}
+    unknown = run_rules([rules()["RLD205"]], replace(view(flat, RunConfig()), all_series=recomputed))[0]
     assert (unknown.outcome, unknown.reason, unknown.missing) == ("skipped", "config", ("config.kl_coef",))
     still = {**flat, "optim.learning_rate": np.zeros(400), "policy.kl_old_k3": np.zeros(400)}
     assert result("RLD205", still).outcome == "skipped"

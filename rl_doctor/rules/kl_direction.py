@@ -1,0 +1,121 @@
+"""The sign and the direction of the KL to the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from rl_doctor.analyzer.series import Series
+from rl_doctor.report.model import Evidence, Hit
+from rl_doctor.rules import trend
+from rl_doctor.rules.reading import evidence, lacking, too_short
+from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.spans import pooled
+from rl_doctor.rules.view import View
+
+_GAP: Final = "ref.kl_recorded_gap_"
+_HONEST: Final = ("k1", "k2", "k3", "abs")
+_TURNED: Final = {
+    "k3_reversed": "k3 of current minus reference: the direction is turned, and its mean is not the KL of the sampling policy",
+    "k1_negated": "reference minus current: the sign is turned, and a penalty on it rewards drift",
+}
+_SIGNED: Final = ("ref.kl_k1", "ref.kl")
+_NEGATED: Final = frozenset({"minimind"})
+"""Trainers that log the negative of k1 by design."""
+
+
+@rule(
+    "RLD206", "kl-reversed",
+    severity="error",
+    optional=(*(_GAP + form for form in (*_HONEST, *_TURNED)), *_SIGNED),
+    limits={"same": 0.02, "other": 0.2, "tokens": 50, "z": 6.0, "size": 1e-3, "share": 0.5},
+    cause="Current and reference logprobs are swapped in the KL term.",
+    advice=(
+        "Write the term with x = ref_logprob - logprob: k1 is -x, k2 is x*x/2, k3 is exp(x) - 1 - x.",
+        "Check the sign with which it enters the loss (plus, to be minimised) or the reward (minus).",
+    ),
+    avoids=(
+        "Signed estimates (k1) that scatter around 0.",
+        "Trainers that log minus k1 by design.",
+        "Straight-through forms, which have the value of an honest estimator.",
+    ),
+    source="J. Schulman, Approximating KL divergence, 2020; public threads on negative KL (sampling settings, padding)",
+)  # fmt: skip
+def kl_reversed(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The KL term has the wrong sign or the wrong direction.
+
+    Samples come from the current policy, so that the estimators of its KL to the reference are written with x = reference -
+    current. Swapped, k1 pays for leaving the reference, and k3 has another mean and, where the policy has become sure, grows
+    exponentially.
+
+    Where the trainer's own term was recorded per token, it is compared with every estimator of ref_logprob - logprob. It fires
+    if the term agrees within `same` of its mean size with a swapped form, over at least `tokens` tokens, and with none of the
+    honest ones within `other` of that (k1 and its negative are told apart by sign; on very small differences all forms of k3
+    agree, and nothing is said). Where only a signed KL was logged, its mean over the run must be below 0 by `z` standard
+    errors, by `size` nat, and by `share` of its typical size: a warning, since sampling at another temperature, with top-k or
+    with a minimum length does that as well. k2, k3 and abs cannot be negative at all, which impossible-values reports.
+    """
+    gaps = {form: found for form in (*_HONEST, *_TURNED) if (found := view.get(_GAP + form)) is not None}
+    if gaps:
+        yield from _swapped(gaps, limits)
+        return
+    series = next((found for name in _SIGNED if (found := view.get(name)) is not None and np.any(found.values < 0.0)), None)
+    if series is None:
+        if not any(view.get(name) is not None for name in _SIGNED):
+            yield lacking(view, _GAP + "k3", *_SIGNED)
+        return
+    if skip := too_short(series):
+        yield skip
+        return
+    yield from _negative(view, series, limits)
+
+
+def _swapped(gaps: dict[str, Series], limits: Limits) -> Iterator[Hit | Skip]:
+    tokens = int(gaps["k1"].counts.sum()) if "k1" in gaps else 0
+    if tokens < limits["tokens"]:
+        yield Skip("length", f"inconclusive: the KL term is recorded at {tokens} tokens")
+        return
+    level = {form: pooled(found) for form, found in gaps.items()}
+    turned = min((form for form in _TURNED if form in level), key=level.__getitem__)
+    honest = min((form for form in _HONEST if form in level), key=level.__getitem__)
+    if level[turned] > limits["same"] or level[honest] < max(5.0 * level[turned], 1e-4):
+        return
+    if level[honest] < limits["other"] and turned == "k1_negated":
+        return
+    first, last = int(gaps[turned].steps[0]), int(gaps[turned].steps[-1])
+    yield Hit(
+        f"The recorded KL term is {_TURNED[turned]} (it differs by {level[turned]:.1%} of its size from that, and by "
+        f"{level[honest]:.0%} or more from every estimator of the KL)",
+        "error",
+        (
+            Evidence(_GAP + turned, first, last, level[turned], None, limits["same"], "1", tokens),
+            Evidence(_GAP + honest, first, last, level[honest], None, None, "1", tokens),
+        ),
+        ruled_out=("another estimator: k1, k2, k3 and abs all differ",),
+        unchecked=("the sign with which it enters the loss or the reward",),
+    )
+
+
+def _negative(view: View, series: Series, limits: Limits) -> Iterator[Hit]:
+    """A signed KL that is below 0 over the run, beyond noise."""
+    values = series.values
+    local, rho = trend.noise(values)
+    sigma = max(local, trend.spread(values))
+    mean = float(np.mean(values))
+    error = sigma * np.sqrt(trend.inflation(min(rho + 1.0 / np.sqrt(values.size), 0.95)) / values.size) * (1 + 20 / values.size)
+    usual = float(np.median(np.abs(values)))
+    if mean >= -max(limits["z"] * error, limits["size"], limits["share"] * usual):
+        return
+    if float(np.median(values)) >= 0.0 or view.info.trainer in _NEGATED:
+        return
+    yield Hit(
+        f"KL to the reference is {mean:.3g} on average over {len(series)} steps, below 0 at {np.mean(values < 0):.0%} of them",
+        "warning",
+        (evidence(series, 0, -1, value=mean, limit=0.0),),
+        cause="Current and reference are swapped, or the samples are not from the distribution that is scored: another "
+        "temperature, top-k or top-p, a minimum length, or observations and padding in the mean.",
+        ruled_out=(f"the noise of k1: the mean is {-mean / error:.0f} standard errors below 0" if error > 0 else "noise",),
+        unchecked=("which of these: logprob and ref_logprob per token",),
+    )

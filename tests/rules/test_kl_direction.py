@@ -1,0 +1,68 @@
+"""Sign and direction of the KL to the reference, and updates that end early."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rl_doctor.report.model import Result
+from rl_doctor.rules.registry import rules
+from rl_doctor.rules.runner import run_rules
+from rl_doctor.schema import RunConfig, RunInfo
+from tests.rules.scalars import autoregressive, result, series, severity, view
+
+FORMS = ("k1", "k2", "k3", "abs", "k3_reversed", "k1_negated")
+
+
+def _gaps(count: int = 100, **levels: float) -> Result:
+    level = dict.fromkeys(FORMS, 0.6) | levels
+    made = {f"ref.kl_recorded_gap_{form}": series(form, np.full(20, value), count=count) for form, value in level.items()}
+    return run_rules([rules()["RLD206"]], replace(view({}), all_series=made))[0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_recorded_term_is_reversed_only_where_a_swapped_form_fits(form: str) -> None:
+    found = _gaps(**{form: 1e-6}).findings
+    assert [item.severity for item in found] == (["error"] if form in {"k3_reversed", "k1_negated"} else [])
+
+
+def test_nothing_is_said_where_both_directions_agree_or_nothing_fits() -> None:
+    assert not _gaps(k3=1e-6, k3_reversed=5e-4).findings
+    assert not _gaps().findings
+    assert _gaps(count=1, k3_reversed=1e-6).outcome == "skipped"
+
+
+def test_a_signed_kl_below_zero_beyond_noise_is_a_warning() -> None:
+    noise = 0.002 * autoregressive(np.random.default_rng(0), 200, 0.5)
+    assert severity("RLD206", {"ref.kl_k1": noise - 0.01}) == "warning"
+    assert severity("RLD206", {"ref.kl": noise - 0.01}) == "warning"
+    assert severity("RLD206", {"ref.kl_k1": noise + 0.01}) is None
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+def test_a_signed_kl_that_scatters_around_zero_is_left_alone(rho: float) -> None:
+    found = [
+        severity("RLD206", {"ref.kl_k1": 0.05 * autoregressive(np.random.default_rng(seed), 100, rho)}) for seed in range(60)
+    ]
+    assert found == [None] * 60
+
+
+def test_trainers_that_log_minus_k1_are_left_alone() -> None:
+    run = view({"ref.kl": np.full(60, -0.01) + 1e-4 * autoregressive(np.random.default_rng(1), 60)})
+    assert run_rules([rules()["RLD206"]], run)[0].findings
+    assert not run_rules([rules()["RLD206"]], replace(run, info=RunInfo(trainer="minimind")))[0].findings
+
+
+def test_updates_that_end_early_are_told_against_the_configuration_or_the_run_itself() -> None:
+    passes = np.where(np.arange(50) < 10, 4.0, 2.0)
+    assert severity("RLD606", {"update.passes_mean": passes}) == "warning"
+    assert severity("RLD606", {"update.passes_mean": np.full(50, 2.0)}, RunConfig(epochs=4)) == "warning"
+    assert severity("RLD606", {"update.passes_mean": passes[::-1].copy()}) == "info"
+
+
+def test_whole_updates_and_single_passes_are_left_alone() -> None:
+    passes = np.full(50, 4.0)
+    passes[-1] = passes[7] = 1.0
+    assert severity("RLD606", {"update.passes_mean": passes}) is None
+    assert result("RLD606", {"update.passes_mean": np.ones(50)}).reason == "data"
+    assert result("RLD606", {"update.passes_mean": np.full(5, 2.0)}).reason == "length"
