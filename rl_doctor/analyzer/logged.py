@@ -86,7 +86,8 @@ class Logged:
         self._unknown: list[str] = []
         self._told: dict[str, str] = {}
         self._coarse: bool | None = None
-        self._map()
+        with np.errstate(all="ignore"):  # NaN and infinity in a log are data
+            self._map()
 
     def __len__(self) -> int:
         return len(self.log)
@@ -104,9 +105,11 @@ class Logged:
         if name in self._sources:
             source = self._sources[name]
             steps, values = self.log.points[source.key]
-            values = source.item.value(values)
+            with np.errstate(all="ignore"):
+                values = source.item.value(values)
         elif name in self._held_out:
-            steps, values = _mean([self.log.points[key] for key in self._held_out[name]])
+            with np.errstate(all="ignore"):
+                steps, values = _mean([self.log.points[key] for key in self._held_out[name]])
         else:
             return None
         return Series(name, unit, steps, values, np.ones(len(steps), np.int64))

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import numpy as np
-
 from rl_doctor.analyzer.names.registry import Lookup, Name
 
 SUPERVISED: Final = frozenset({"sft"})
@@ -33,7 +31,7 @@ def _varies(name: str) -> Name:
 
     def measured(logged: Lookup) -> bool:
         points = logged(name)
-        return points is not None and bool(np.ptp(points[1]) > 0.0)
+        return points is not None and bool((points[1][1:] != points[1][:-1]).any())
 
     return Name(name, "length.max", holds=measured)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Final
-
-import numpy as np
 
 from rl_doctor.analyzer.names.generic import NAMES
 from rl_doctor.analyzer.names.registry import (
@@ -87,7 +86,7 @@ def identify(info: RunInfo, log: MetricLog, *, rows: bool = False) -> RunInfo:
         return info
     known = trainer_of(info, names)
     find = lookup(log)
-    algorithm = info.algorithm or _algorithm(known, names, find, rows)
+    algorithm = info.algorithm or _algorithm(known, names, find, rows=rows)
     trainer = info.trainer or (None if known is None else known.name)
     return replace(info, trainer=trainer, algorithm=algorithm, config=_settings(info.config, known, find))
 
@@ -98,7 +97,7 @@ def version_bounds(info: RunInfo, known: Trainer | None, names: Collection[str])
     return told if known is None or told != Bounds() else known.dated(names)
 
 
-def _algorithm(known: Trainer | None, names: Collection[str], find: Lookup, rows: bool) -> str | None:
+def _algorithm(known: Trainer | None, names: Collection[str], find: Lookup, *, rows: bool) -> str | None:
     if known is not None:
         kinds = known.kinds.items()
         by_names = next((kind for kind, marks in kinds if any(together(mark, names) for mark in marks)), None)
@@ -138,9 +137,10 @@ def settings_of(known: Trainer | None) -> dict[str, tuple[str, ...]]:
 
 def constant(points: Points | None) -> float | None:
     """The value of a series that never changes; None for one that does, or that is not finite."""
-    if points is None or not points[1].size or not np.isfinite(points[1]).all() or np.ptp(points[1]) > 0.0:
+    if points is None or not points[1].size:
         return None
-    return float(points[1][0])
+    value = float(points[1][0])
+    return value if math.isfinite(value) and bool((points[1] == value).all()) else None
 
 
 @cache

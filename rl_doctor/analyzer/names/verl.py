@@ -31,7 +31,7 @@ def _has_limit(logged: Lookup) -> bool:
     _, at, also = np.intersect1d(share[0], longest[0], assume_unique=True, return_indices=True)
     shares, ends = share[1][at], longest[1][also]
     reached = ends[shares > 0.0]
-    return reached.size < 3 or reached.size < shares.size or float(np.ptp(reached)) <= 0.0
+    return reached.size < 3 or reached.size < shares.size or bool((reached == reached[0]).all())
 
 
 VERL: Final = trainer(
