@@ -19,7 +19,7 @@ _END: Final = r"(?:_(?:mean|avg|rate|mean@\d+|avg@\d+))?"
 MEAN: Final = (
     rf"{_SPLIT}(?:(?P<source>.+?)_)?{_RIGHT}{_END}",
     rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:mean|avg|acc)@\d+",
-    rf"{_SPLIT}(?:(?P<source>.+?)_)?{_SCORE}{_END}",
+    rf"{_SPLIT}(?!rewards_)(?:(?P<source>.+?)_)?{_SCORE}{_END}",
 )
 """Tiers of patterns of mean scores, the best first: shares that are right before rewards."""
 BEST: Final = (rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:best@\d+(?:_mean)?|pass@?_?(?:[2-9]|\d\d+)|pass@?_?k)",)

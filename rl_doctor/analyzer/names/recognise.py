@@ -101,13 +101,15 @@ def _algorithm(known: Trainer | None, names: Collection[str], find: Lookup, *, r
     if known is not None:
         kinds = known.kinds.items()
         by_names = next((kind for kind, marks in kinds if any(together(mark, names) for mark in marks)), None)
-        return None if by_names is None else known.refine(by_names, find)
+        if by_names is not None:
+            return known.refine(by_names, find)
     if rows or not {"loss", "eval_loss"}.intersection(names):
         return None
     preference = together("rewards/chosen+rewards/rejected", names) or together("chosen_reward+rejected_reward", names)
     if preference:
         return "dpo"
-    telling = {metric for name in names for _, _, metric in general().find(name) if metric is not None}
+    tables = (general(),) if known is None else (names_of(known.name), general())
+    telling = {metric for table in tables for name in names for _, _, metric in table.find(name) if metric is not None}
     return None if any(metric.startswith(_TOPICS) for metric in telling - _SUPERVISED) else "sft"
 
 

@@ -58,6 +58,13 @@ def test_training_without_a_reward_has_no_metric_of_one(name: str) -> None:
     assert not [metric for metric in found if metric.startswith(("reward.", "policy.", "ref.", "adv.", "group.", "length."))]
 
 
+def test_supervised_training_by_a_trainer_of_reinforcement_learning() -> None:
+    found = read({"train/loss": 0.1, "train/lr": 0.2, "val/loss": 0.3, "train/time(s)": 1.0}, RunInfo(trainer="verl"))
+    assert found.info.algorithm == "sft"
+    assert meanings(found).keys() == {"sft.loss", "optim.learning_rate", "val.loss"}
+    assert read({"actor/pg_loss": 0.1, "loss": 0.1}, RunInfo(trainer="verl")).info.algorithm is None
+
+
 def test_a_classifier_with_a_reward_is_no_supervised_training() -> None:
     assert read({"loss": 0.1, "grad_norm": 0.2, "mean_reward": 0.5}).info.algorithm is None
 
@@ -96,3 +103,5 @@ def test_a_share_that_is_right_comes_before_a_reward() -> None:
     found = read({"reward": 0.5, "eval/reward": 0.75, "eval/accuracy": 0.25})
     assert meanings(found)["val.mean_at_n"] == [0.25] * STEPS
     assert "eval/reward" in found.unknown
+    parts = {"eval_rewards/format/mean": 1.0, "eval_rewards/task_reward/mean": 1.0}
+    assert meanings(read({"reward": 0.5, "eval_reward": 0.75, **parts}))["val.mean_at_n"] == [0.75] * STEPS
