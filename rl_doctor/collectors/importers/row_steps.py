@@ -66,7 +66,7 @@ def row_steps(points: Mapping[str, Points], rows: int, axes: Collection[str] = (
 def _axis(points: Mapping[str, Points], rows: int, axes: Collection[str]) -> str | None:
     """The surest name of the step that most rows have and that moves forward; else one that many rows have, or the counter."""
     named = [name for name in step_names(points) if name != COUNTER]
-    told = sorted(name for name in axes if name in points and name not in named)
+    told = sorted(name for name in axes if name in points and name not in named and bool(_is_whole(points[name][1]).all()))
     whole = {name: _whole(points[name][1]) for name in (*named, *told)}
     moving = {name: len(steps) for name, steps in whole.items() if _moves(steps)}
     for name, count in moving.items():
