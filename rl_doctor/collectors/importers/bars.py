@@ -81,7 +81,7 @@ class Bars:
                 shown[key].add(count)
         if not shown:
             return set()
-        best = max(shown, key=lambda key: (len(shown[key]), key[1]))
+        best = max(shown, key=lambda key: (len(shown[key]), not key[0], key[1]))
         return {key for key, counts in shown.items() if key == best or len(counts) >= _OFTEN}
 
     def steps(self, rows: Sequence[int], keys: set[Key]) -> dict[int, int] | None:

@@ -58,7 +58,8 @@ def test_of_a_state_that_was_cut_the_whole_rows_count(tmp_path: Path, keep: floa
 
 
 def test_of_a_state_that_is_damaged_within_a_row_the_others_count(tmp_path: Path) -> None:
-    text = state([{"step": step, "loss": step / 10} for step in range(1, 10)], stateful_callbacks={"TrainerControl": {"args": {}}})
+    rows = [{"step": step, "loss": step / 10} for step in range(1, 10)]
+    text = state(rows, stateful_callbacks={"TrainerControl": {"args": {}}})
     run = opened(tmp_path, text.replace('"step": 4,', '"step" 4,'))
     assert list(values(run, "loss")) == [1, 2, 3, 5, 6, 7, 8, 9]
 
