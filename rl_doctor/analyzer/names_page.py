@@ -31,7 +31,8 @@ def _metric(item: Name) -> str:
     if item.metric is None:
         return "none"
     if item.offset:
-        return f"`{item.metric}` = {item.offset:g} {'-' if item.factor < 0 else '+'} {abs(item.factor):g} times the value"
+        times = "" if abs(item.factor) == 1.0 else f"{abs(item.factor):g} times "
+        return f"`{item.metric}` = {item.offset:g} {'-' if item.factor < 0 else '+'} {times}the value"
     told = {1.0: "", -1.0: ", with the other sign"}.get(item.factor, f", {item.factor:g} times the value")
     return f"`{item.metric}`{told}"
 
