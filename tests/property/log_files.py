@@ -222,6 +222,7 @@ SEEDS: Final[Mapping[str, Callable[[], bytes]]] = {
         ]
     ),
     "swift-log": lambda: _lines([{**_values(row), "global_step/max_steps": f"{row['step']:.0f}/{STEPS}"} for row in rows(TRL)]),
+    "dict-log": lambda: "".join(f"12:00 INFO train: {_values(row) | {'step': int(row['step'])}}\n" for row in rows(TRL)).encode(),
     "text-log": lambda: "".join(
         f"INFO step {step}/{STEPS} | loss={row['loss']:.4f} | reward: {row['reward']:.4f} | kl: {row['kl']:.4f}\n"
         for step, row in enumerate(rows(TRL), 1)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from rl_doctor.collectors.importers.csv_table import form_of_sample, listed, read_table
-from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
+from rl_doctor.collectors.importers.csv_table import form_of_sample, one_run, read_table
+from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer, part_of
 from rl_doctor.errors import InputError
 from rl_doctor.store.step_axis import plain_name, step_names
 
@@ -33,19 +33,19 @@ def _is_chart(sample: Sample) -> Fit:
     return Fit.SHAPE if others and len(others) < len(names) and all(map(_OF_RUN.fullmatch, others)) else Fit.NO
 
 
-@importer("wandb-chart", "the chart of Weights & Biases, exported as CSV", _is_chart)
+@importer("wandb-chart", "the chart of Weights & Biases, exported as CSV", _is_chart, parts=True)
 def read_chart(path: Path) -> Imported:
-    """Read the columns ``<run> - <metric>``, without the bands ``__MIN`` and ``__MAX`` beside them."""
-    return read_table(path, _metrics_of(path))
+    """Read the columns ``<run> - <metric>`` of a run, without the bands ``__MIN`` and ``__MAX`` beside them."""
+    file, wanted = part_of(path)
+    return read_table(file, _metrics_of(file, wanted))
 
 
-def _metrics_of(path: Path) -> Callable[[Sequence[str]], dict[str, str]]:
+def _metrics_of(file: Path, wanted: str | None) -> Callable[[Sequence[str]], dict[str, str]]:
     def named(names: Sequence[str]) -> dict[str, str]:
-        own = {name: match for name in names if not _BAND.fullmatch(name) and (match := _OF_RUN.fullmatch(name))}
-        runs = sorted({match[1] for match in own.values()})
-        if len(runs) > 1:
-            raise InputError(f"{path}: several runs ({listed(runs)}); export the chart of one run, or keep its columns only")
-        return {name: own[name][2] if name in own else name for name in names if not _BAND.fullmatch(name)}
+        plain = [name for name in names if not _BAND.fullmatch(name)]
+        own = {name: match for name in plain if (match := _OF_RUN.fullmatch(name))}
+        run = one_run(file, {match[1] for match in own.values()}, wanted)
+        return {name: own[name][2] if name in own else name for name in plain if name not in own or own[name][1] == run}
 
     return named
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from rl_doctor.collectors.importers.columns import CHUNK, Columns
 from rl_doctor.collectors.importers.csv_rows import Form, Rows, below_comments, form_of, with_point
 from rl_doctor.collectors.importers.numbers import number
 from rl_doctor.collectors.importers.records import NAME_KEYS, SPLIT_KEYS, VALUE_KEYS, evaluated, is_evaluation
-from rl_doctor.collectors.importers.registry import HEAD_BYTES, Fit, Imported, Sample, importer
+from rl_doctor.collectors.importers.registry import HEAD_BYTES, Fit, Imported, Sample, importer, part_of
 from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.collectors.importers.text_file import decode, open_text
 from rl_doctor.errors import InputError
@@ -37,7 +37,7 @@ def _recognises(sample: Sample) -> Fit:
     return Fit.NO if form_of_sample(sample) is None else Fit.CONTAINER
 
 
-@importer("csv", "a table of metrics (CSV)", _recognises)
+@importer("csv", "a table of metrics (CSV)", _recognises, parts=True)
 def read(path: Path) -> Imported:
     """Read one row per step, or the long form: step, name and value. Empty cells are gaps."""
     return read_table(path, lambda names: {name: name for name in names})
@@ -47,25 +47,27 @@ def read_table(path: Path, named: Callable[[Sequence[str]], dict[str, str]]) -> 
     """Read a table of text.
 
     Args:
-        path: the file.
+        path: the file, or ``FILE#RUN`` where a column tells several runs apart.
         named: names of the columns -> those to read, and what each is called.
 
     Raises:
         InputError: it cannot be read, most rows do not fit the header, or it holds several runs.
         NothingToJudgeError: there is no number in it.
     """
+    path, wanted = part_of(path)
     with path.open("rb") as file:
         form = form_of(decode(file.read(HEAD_BYTES)))
     if form is None:
         raise InputError(f"{path}: no table with a header and numbers; export it again")
-    if (numbers := _numbers(path, form, named)) is not None:
+    if wanted is None and (numbers := _numbers(path, form, named)) is not None:
         found = assemble_columns(numbers, path)
         return Imported(found.log, notes=found.notes)
-    notes: list[str] = []
+    twice = sorted({name for name in form.names if form.names.count(name) > 1})
+    notes = [f"columns of the same name, of which the last counts: {', '.join(twice[:6])}"] if twice else []
     try:
-        columns, rows = _gathered(path, form, named)
+        columns, rows = _gathered(path, form, named, wanted)
     except csv.Error as error:
-        columns, rows = _gathered(path, form, named, single=True)
+        columns, rows = _gathered(path, form, named, wanted, single=True)
         notes.append(f"damaged ({error}): each line is read by itself")
     if rows.unfit:
         if 2 * rows.unfit_lines > rows.lines:
@@ -104,29 +106,24 @@ def _numbers(path: Path, form: Form, named: Callable[[Sequence[str]], dict[str, 
 
 
 def _gathered(
-    path: Path, form: Form, named: Callable[[Sequence[str]], dict[str, str]], *, single: bool = False
+    path: Path, form: Form, named: Callable[[Sequence[str]], dict[str, str]], wanted: str | None, *, single: bool = False
 ) -> tuple[Columns, Rows]:
     columns = Columns()
+    chosen = _Chosen(path, wanted)
     with open_text(path, newline=None if single else "") as lines:
         rows = Rows(lines, form, single=single)
         for names, block in rows.blocks(CHUNK):
-            _gather(columns, names, block, form, named, path)
+            if form.delimiter != "," and any("," in cell for row in block for cell in row):
+                block = [[with_point(cell) for cell in row] for row in block]  # noqa: PLW2901 - as it should have been written
+            _gather(columns, chosen.rows(names, block), named(names))
+    chosen.check()
     return columns, rows
 
 
-def _gather(
-    columns: Columns,
-    names: Sequence[str],
-    rows: list[list[str]],
-    form: Form,
-    named: Callable[[Sequence[str]], dict[str, str]],
-    path: Path,
-) -> None:
-    if form.delimiter != "," and any("," in cell for row in rows for cell in row):
-        rows = [[with_point(cell) for cell in row] for row in rows]
-    wanted = named(names)
-    by_name = {wanted[name]: values for name, values in zip(names, zip(*rows, strict=True), strict=True) if name in wanted}
-    _one_run(by_name, path)
+def _gather(columns: Columns, by_column: Mapping[str, Sequence[str]], wanted: Mapping[str, str]) -> None:
+    by_name = {wanted[name]: values for name, values in by_column.items() if name in wanted}
+    if not by_name:
+        return
     if (long := _long_keys(by_name)) is not None:
         _gather_long(columns, by_name, *long)
         return
@@ -134,11 +131,9 @@ def _gather(
     if split is None:
         columns.add_rows(tuple(by_name), list(zip(*by_name.values(), strict=True)))
         return
-    held_out = [is_evaluation(cell) for cell in by_name[split]]
-    for told, rename in ((False, str), (True, _marked)):
-        chosen = [cells for cells, own in zip(zip(*by_name.values(), strict=True), held_out, strict=True) if own is told]
-        if chosen:
-            columns.add_rows([rename(name) for name in by_name], chosen)
+    names, marked = tuple(by_name), [_marked(name) for name in by_name]
+    for told, cells in zip(by_name[split], zip(*by_name.values(), strict=True), strict=True):
+        columns.add(dict(zip(marked if is_evaluation(told) else names, cells, strict=True)))
 
 
 def _split_of(by_name: Mapping[str, Sequence[str]]) -> str | None:
@@ -167,12 +162,43 @@ def _gather_long(columns: Columns, by_name: Mapping[str, Sequence[str]], key: st
     columns.add_long({name: by_name[name] for name in step_names(by_name)}, names, by_name[value])
 
 
-def _one_run(by_name: Mapping[str, Sequence[str]], path: Path) -> None:
-    for name, values in by_name.items():
-        if plain_name(name) in _RUN_KEYS and len(runs := sorted({value for value in values if value})) > 1:
-            raise InputError(f"{path}: several runs ({listed(runs)}) in column {name!r}; export one of them")
+class _Chosen:
+    """Picks the rows of one run where a column tells several apart."""
+
+    def __init__(self, path: Path, wanted: str | None) -> None:
+        self._path = path
+        self._wanted = wanted
+        self._seen: set[str] = set()
+
+    def rows(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Mapping[str, Sequence[str]]:
+        """The columns, with the rows of the run only."""
+        at = next((index for index, name in enumerate(names) if plain_name(name) in _RUN_KEYS), None)
+        if at is not None:
+            self._seen.update(row[at] for row in rows if row[at])
+            if self._wanted is None:
+                one_run(self._path, self._seen, None)
+            else:
+                rows = [row for row in rows if row[at] == self._wanted]
+        return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
+
+    def check(self) -> None:
+        """Refuse a table that does not have the run that is wanted."""
+        if self._wanted is not None and not self._seen:
+            raise InputError(f"{self._path}: no column tells runs apart; give it without #{self._wanted}")
+        one_run(self._path, self._seen, self._wanted)
 
 
-def listed(runs: Sequence[str]) -> str:
-    """Names of runs, the first of them where they are many."""
-    return ", ".join(runs[:8]) + (f" and {len(runs) - 8} more" if len(runs) > 8 else "")
+def one_run(path: Path, runs: Collection[str], wanted: str | None) -> str | None:
+    """The run that is wanted, or the only one.
+
+    Raises:
+        InputError: there are several, or not the one that is wanted.
+    """
+    if wanted in runs or not runs:
+        return wanted
+    if wanted is None and len(runs) == 1:
+        return next(iter(runs))
+    names = sorted(runs)
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    what = "several runs" if wanted is None else f"no run {wanted!r} among its runs"
+    raise InputError(f"{path}: {what} ({shown}); give one of them as {path.name}#{names[0]}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rl_doctor.collectors.importers.joining import common_info, join
-from rl_doctor.collectors.importers.registry import Imported, find, importers, sample
+from rl_doctor.collectors.importers.registry import Imported, find, importers, part_of, sample
 from rl_doctor.errors import InputError, UsageError
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.aliases import ALIASES
@@ -78,6 +78,9 @@ def import_log(paths: Sequence[Path], folder: Path, told: RunInfo) -> Run:
 def _read(path: Path) -> tuple[str, Imported]:
     seen = sample(path)
     chosen = find(seen)
+    file, run = part_of(path)
+    if run is not None and not (chosen and chosen.parts):
+        raise InputError(f"{path}: no such file; {file.name} holds one run, give it without #{run}")
     if chosen is not None:
         return chosen.label, chosen.read(path)
     if is_stored(path):

@@ -25,7 +25,6 @@ HEAD_BYTES: Final = 1 << 18
 ADDRESS: Final = re.compile(r"[a-z][a-z]+:/+[^/]")
 """What the address of a run online begins with; as a path it has one slash. Its sample has neither bytes nor entries."""
 
-_DATABASE: Final = b"SQLite format 3\0"
 """What a file begins with that may hold several runs."""
 
 
@@ -109,6 +108,7 @@ class Importer:
         read: path -> Imported. Raises InputError (unreadable, damaged) or NothingToJudgeError (no value in it).
         marks: strings of which one stands in every passage of a console text that ``recognises`` accepts: where neither the
             beginning nor the end of a long text tells its format, the places that have a mark are looked at.
+        parts: whether it reads one of several runs in a file, see ``part_of``.
         last: whether it takes only what no other format does: such places are not looked for.
     """
 
@@ -118,20 +118,27 @@ class Importer:
     read: Callable[[Path], Imported]
     marks: tuple[str, ...] = ()
     last: bool = False
+    parts: bool = False
 
 
 _IMPORTERS: Final[dict[str, Importer]] = {}
 
 
 def importer(
-    name: str, label: str, recognises: Callable[[Sample], Fit], marks: tuple[str, ...] = (), *, last: bool = False
+    name: str,
+    label: str,
+    recognises: Callable[[Sample], Fit],
+    marks: tuple[str, ...] = (),
+    *,
+    last: bool = False,
+    parts: bool = False,
 ) -> Callable[[Callable[[Path], Imported]], Callable[[Path], Imported]]:
     """Decorate the function that reads a format and register it."""
 
     def register(read: Callable[[Path], Imported]) -> Callable[[Path], Imported]:
         if name in _IMPORTERS:
             raise ValueError(f"importer {name} is registered twice")
-        _IMPORTERS[name] = Importer(name, label, recognises, read, marks, last)
+        _IMPORTERS[name] = Importer(name, label, recognises, read, marks, last, parts)
         return read
 
     return register
@@ -161,7 +168,7 @@ def sample(path: Path) -> Sample:
     try:
         if path.is_dir():
             return Sample(path, entries=tuple(sorted(entry.name for entry in path.iterdir())), folder=True)
-        named, run = part_of(path)
+        named, _ = part_of(path)
         if not named.exists():
             raise InputError(f"{path}: no such file or folder")
         if not named.is_file():
@@ -169,8 +176,6 @@ def sample(path: Path) -> Sample:
         with named.open("rb") as file:
             head = file.read(HEAD_BYTES)
             tail = _tail(file, named.stat().st_size)
-        if run is not None and not head.startswith(_DATABASE):
-            raise InputError(f"{path}: no such file; {named.name} holds one run, give it without #{run}")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     if not head:

@@ -37,7 +37,7 @@ def _recognises(sample: Sample) -> Fit:
         return Fit.SHAPE if b"run_name" in sample.head and b"metrics" in sample.head else Fit.NO
 
 
-@importer("trackio", "a SQLite file of trackio", _recognises)
+@importer("trackio", "a SQLite file of trackio", _recognises, parts=True)
 def read(path: Path) -> Imported:
     """Read a run; one that another process writes at this moment is read as it stands. ``FILE#RUN`` is one of several runs."""
     file, wanted = part_of(path)

@@ -137,6 +137,7 @@ def test_rows_of_an_evaluation_are_told_apart(tmp_path: Path) -> None:
     log = opened(tmp_path / "a", "step,split,reward\n1,train,0.5\n2,train,0.6\n2,eval,0.1\n3,train,0.7\n")
     assert points(log, "reward") == {1: 0.5, 2: 0.6, 3: 0.7}
     assert points(log, "eval/reward", "eval") == {2: 0.1}
+    assert "out of order" not in notes(tmp_path / "a")
     long = opened(tmp_path / "b", "step,name,value,split\n1,reward,0.5,train\n1,reward,0.1,eval\n")
     assert points(long, "reward") == {1: 0.5}
     assert points(long, "eval/reward", "eval") == {1: 0.1}
@@ -182,8 +183,11 @@ def test_charts_of_one_run_are_joined(tmp_path: Path) -> None:
 
 def test_a_chart_of_several_runs_names_them(tmp_path: Path) -> None:
     (tmp_path / "a").write_text(wandb_chart(["first", "second"]))
-    with pytest.raises(InputError, match=r"several runs \(first, second\)"):
+    with pytest.raises(InputError, match=r"several runs \(first, second\); give one of them as a#first"):
         open_run(tmp_path / "a")
+    assert open_run(tmp_path / "a#second").metrics().names() == ("actor/pg_loss",)
+    with pytest.raises(InputError, match=r"no run 'third' among its runs"):
+        open_run(tmp_path / "a#third")
 
 
 def test_a_table_of_runs_is_no_history(tmp_path: Path) -> None:
@@ -194,9 +198,21 @@ def test_a_table_of_runs_is_no_history(tmp_path: Path) -> None:
 
 
 def test_several_runs_in_a_column_are_named(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("run,step,loss\nx,1,0.1\ny,1,0.2\n")
-    with pytest.raises(InputError, match=r"several runs \(x, y\) in column 'run'"):
+    rows = [f"{run},{step},{step / 10}\n" for run in ("x", "y") for step in range(3000)]
+    (tmp_path / "a").write_text("run,step,loss\n" + "".join(rows))
+    with pytest.raises(InputError, match=r"several runs \(x, y\); give one of them as a#x"):
         open_run(tmp_path / "a")
+    assert len(open_run(tmp_path / "a#y").metrics().series("loss")[0]) == 3000
+    with pytest.raises(InputError, match=r"no run 'z' among its runs \(x, y\)"):
+        open_run(tmp_path / "a#z")
+    (tmp_path / "b").write_text("step,loss\n1,0.1\n")
+    with pytest.raises(InputError, match="no column tells runs apart; give it without #x"):
+        open_run(tmp_path / "b#x")
+
+
+def test_columns_of_the_same_name_are_told(tmp_path: Path) -> None:
+    assert points(opened(tmp_path / "a", "step,loss,loss\n1,0.1,0.2\n2,0.3,0.4\n"), "loss") == {1: 0.2, 2: 0.4}
+    assert "of which the last counts: loss" in notes(tmp_path / "a")
 
 
 @pytest.mark.parametrize(
