@@ -54,11 +54,11 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     to the rest.
 
     The share of such groups, each generation batch once, is an error if it is at least `nearly_all` over the whole run and
-    the late window, and a warning if it is `standing` in the late window (over the
-    run, or by two standard errors), or `half` all along in a run of `long` steps whose reward does not rise. If most of them
-    are all right and the reward rose to its ceiling, it is info. The split into all right (the largest reward of the batch) and
-    all wrong (the smallest) names the cause; in a batch whose rewards all lie in one half of the run's range, that half decides. Where at least `cut` of the
-    responses are cut at the length limit, that is the cause. At least `groups` groups are needed.
+    the late window, and a warning if it is `standing` in the late window (over the run, or by two standard errors), or `half`
+    all along in a run of `long` steps whose reward does not rise. If most of them are all right and the reward rose to its
+    ceiling, it is info. The split into all right (the largest reward of the batch) and all wrong (the smallest) names the cause;
+    in a batch whose rewards all lie in one half of the run's range, that half decides. Where at least `cut` of the responses are
+    cut at the length limit, that is the cause. At least `groups` groups are needed.
 
     Where the share was not recorded but a standard deviation of the rewards was (that of the batch, or the mean of the groups'
     own), the steps at which it is 0 are those without any signal, and count only towards `nearly_all`.

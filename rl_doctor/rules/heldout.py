@@ -253,7 +253,7 @@ def _gainers(
         if levels is None or levels[1] - levels[0] < limits["traded"] * fall.size:
             continue
         moved = trend.change(series.values)
-        if moved.difference > 0 and moved.z >= limits["component_z"]:
+        if moved.difference > 0 and moved.z >= 0.6 * limits["component_z"]:
             found[other] = levels
     if any(_TASK.search(other) for other in found) and not _TASK.search(name):
         return {}

@@ -27,6 +27,8 @@ _SIZES: Final = (
     "optim.grad_norm", "optim.learning_rate", "reward.std", "adv.std", "group.std_mean", "length.min", "length.mean",
     "length.max", "value.loss", "policy.ratio_mean", "mismatch.abs", "turns.mean",
 )  # fmt: skip
+_ROWS: Final = "data.negative_length_frac"
+"""Measured where rows were recorded, whose lengths rule impossible-length judges."""
 _ORDERED: Final = ("reward", "reward.score", "adv", "return", "length")
 _SIGNED: Final = ("policy.kl_old_k1", "policy.kl_old", *KL_REFERENCE)
 
@@ -64,7 +66,7 @@ class _Bounds:
     "RLD006", "impossible-values",
     severity="error",
     optional=(
-        "policy.entropy", "value.explained_var", *_SHARES, *_DIVERGENCES, *_SIZES, *_SIGNED,
+        "policy.entropy", "value.explained_var", _ROWS, *_SHARES, *_DIVERGENCES, *_SIZES, *_SIGNED,
         *(name for stem in _ORDERED for name in _ends(stem)),
     ),
     limits={
@@ -114,8 +116,10 @@ def impossible_values(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     for name in _SHARES:
         yield from _share(view.get(name), limits)
+    rows = view.get(_ROWS) is not None
     for name in _SIZES:
-        yield from _below_zero(view.get(name), limits)
+        if not (rows and name.startswith("length.")):
+            yield from _below_zero(view.get(name), limits)
     for name in _DIVERGENCES:
         yield from _divergence(view.get(name), limits)
     yield from _entropy(view, limits)

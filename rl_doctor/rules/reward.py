@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
-from rl_doctor.rules import trend
+from rl_doctor.rules import trend, turning
 from rl_doctor.rules.reading import (
     KL_REFERENCE,
     PROGRESS,
@@ -28,6 +28,7 @@ from rl_doctor.rules.view import View
 
 _UNGROUPED = frozenset({"gae", "reinforce", "reinforce_plus_plus", "remax"})
 _SOURCES = "data.source_change"
+_SHORT = 100
 _CONTRADICTING = ("optim.grad_norm", "adv.max", "adv.std", "group.zero_std_frac", "group.std_mean", "reward.spread")
 
 
@@ -98,9 +99,10 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     Two lines are fitted before and after every step; their distance is the jump, whatever the trend. It fires if it is `z`
     times the run's own typical jump, done within three steps, kept, and at least `material` of the larger of the level
-    before and the standard deviation of the reward within a step. A rise to a level that single responses earned before may be
-    fast learning, and must be `learning` times the noise of the mean. A warning where the baseline is the group's, an error
-    where it is not (gae, reinforce and the like); info once the level is back.
+    before and the standard deviation of the reward within a step. Below 100 steps a fall also counts that is done in one step,
+    stands out from every other difference of neighbours, and stays. A rise may be fast learning, unless it is known to lead
+    beyond what single responses earned before, and must be `learning` times the noise of the mean. A warning where the baseline
+    is the group's, an error where it is not (gae, reinforce and the like); info once the level is back.
 
     A reward that falls over many steps is no jump, but as little what training is for: it is a warning if the late window is
     below the early one by `z` standard errors and by twice as much as is material, and the mixture of data sources never
@@ -113,7 +115,7 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if skip := too_short(series):
         yield skip
         return
-    found = trend.jump(series.values, limits["z"])
+    found = trend.jump(series.values, limits["z"]) or (turning.abrupt_fall(series.values) if len(series) < _SHORT else None)
     inside = view.get("reward.std")
     spread = 0.0 if inside is None else float(np.median(inside.values))
     if found is None:
@@ -122,7 +124,7 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     scale = max(abs(found.before), spread)
     if abs(found.size) < limits["material"] * scale or _other_data(view, series, found.index):
         return
-    if _earned_before(view, series, found) and found.size < limits["learning"] * trend.noise(series.values)[0]:
+    if _may_be_learned(view, series, found) and found.size < limits["learning"] * trend.noise(series.values)[0]:
         return
     cause, ruled_out, unchecked = _company(view, series, found.index)
     estimator = view.config.adv_estimator
@@ -153,11 +155,11 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     )  # fmt: skip
 
 
-def _earned_before(view: View, series: Series, found: trend.Jump) -> bool:
-    """Whether the reward rose, to a level that single responses reached before."""
+def _may_be_learned(view: View, series: Series, found: trend.Jump) -> bool:
+    """Whether the reward rose, and to a level that single responses reached before, as far as was recorded."""
     high = view.get("reward.max")
     if high is None or found.size < 0:
-        return False
+        return found.size > 0
     earlier = high.values[high.steps < series.steps[found.index]]
     return earlier.size > 0 and float(earlier.max()) >= found.after
 

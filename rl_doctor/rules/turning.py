@@ -59,3 +59,26 @@ def local_noise(values: Floats) -> tuple[float, float]:
         second = np.diff(values, 2) / math.sqrt(6.0)
         sigma = max(sigma, trend.MAD_TO_SIGMA * float(np.median(np.abs(second))))
     return sigma, rho
+
+
+def abrupt_fall(values: Floats, z: float = 4.5) -> trend.Jump | None:
+    """A fall from one point to the next that stays, in a series that is too short for ``trend.jump``; None if there is none.
+
+    It is ``z`` times the usual difference between neighbours and twice any other fall, makes up most of the difference of the
+    levels around it, which is ``z`` times the noise, and no later point comes back half the way.
+    """
+    if values.size < trend.SHORTEST:
+        return None
+    steps = np.diff(values)
+    index = int(np.argmin(steps)) + 1
+    if index < 6 or values.size - index < 6:
+        return None
+    fall, others = -float(steps[index - 1]), np.delete(steps, index - 1)
+    before, after = float(np.median(values[index - 5 : index])), float(np.median(values[index : index + 5]))
+    size, usual = before - after, trend.spread(others)
+    level = values + size * (np.arange(values.size) >= index)
+    if size <= 0.0 or fall < max(z * usual, -2.0 * float(others.min()), 0.7 * size) or size < z * trend.noise(level)[0]:
+        return None
+    if float(np.median(values[-5:])) > before - 0.5 * size or float(np.max(values[index:])) > before - 0.3 * size:
+        return None
+    return trend.Jump(index, before, after, fall / usual if usual > 0.0 else math.inf, recovered=False)

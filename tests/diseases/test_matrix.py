@@ -21,15 +21,6 @@ _TABLE = [pytest.param(name, marks=() if disease.rule in _RULES else _UNFOUND) f
 _INJECTED = [name for name, disease in diseases().items() if disease.inject is not None and disease.rule in _RULES]
 
 
-_MISSED = {
-    (
-        "reward-mean-jumps-down",
-        "agentic",
-    ): "a fall of nine times the noise, among 30 rising points: too short for the test of jumps",
-}
-"""What a reader of the curve would see and the rule does not, with the reason."""
-
-
 def _company(disease: Disease, found: Verdict, before: Verdict | None = None) -> dict[str, str]:
     """Warnings and errors that neither the table allows nor the run had before."""
     known = {disease.rule, *disease.allowed, *(before.alarms() if before else ())}
@@ -65,11 +56,7 @@ def test_silent_on_healthy_recorded_runs(run: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "run"),
-    [
-        pytest.param(name, run, marks=pytest.mark.xfail(reason=_MISSED[name, run]) if (name, run) in _MISSED else ())
-        for name in _INJECTED
-        for run in RECORDED
-    ],
+    [(name, run) for name in _INJECTED for run in RECORDED],
 )
 def test_rule_finds_its_disease_in_a_recorded_run(name: str, run: str) -> None:
     disease, whole = diseases()[name], load(run)
