@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.report.model import Evidence, Hit
+from rl_doctor.rules.logged_gap import SIZES, only_logged
 from rl_doctor.rules.reading import lacking
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.signature import (
@@ -27,6 +28,7 @@ from rl_doctor.rules.signature import (
 from rl_doctor.rules.spans import above, among, at, pooled
 from rl_doctor.rules.view import View
 
+NO_TOKENS: Final = Skip("column", "the log has only the size of the gap to the sampler", ("rollout_logprob", "old_logprob"))
 SHORT: Final = Skip("length", f"fewer than {LEAST} pairs of logprobs, which is too few to tell")
 _PASSES: Final = "mismatch.pass_"
 _LAG: Final = ("shifted_frac", "lag", "lag_share", "short_lag")
@@ -66,7 +68,7 @@ def temperature_mismatch(view: View, limits: Limits) -> Iterable[Hit | Skip]:
 
     Limits: the slope depends on the shape of the logits, so it signals a temperature and does not measure it.
     """
-    rollout, passes = bins(view, ROLLOUT), bins(view, FIRST)
+    rollout, passes = None if only_logged(view) else bins(view, ROLLOUT), bins(view, FIRST)
     if rollout is None and passes is None:
         yield _absent(view)
         return
@@ -77,6 +79,8 @@ def temperature_mismatch(view: View, limits: Limits) -> Iterable[Hit | Skip]:
 
 
 def _absent(view: View) -> Skip:
+    if only_logged(view):
+        return NO_TOKENS
     measured = view.get("mismatch.abs") is not None or view.get("mismatch.first_abs") is not None
     return SHORT if measured else lacking(view, "mismatch.abs", "mismatch.first_abs")
 
@@ -145,6 +149,9 @@ def truncated_sampling_mismatch(view: View, limits: Limits) -> Iterable[Hit | Sk
 
     Limits: a kept mass within .02 of 1 drowns in the rounding of bfloat16.
     """
+    if only_logged(view):
+        yield NO_TOKENS
+        return
     found = bins(view, ROLLOUT)
     if found is None:
         yield SHORT
@@ -173,7 +180,7 @@ def truncated_sampling_mismatch(view: View, limits: Limits) -> Iterable[Hit | Sk
     "RLD105",
     "logprob-misaligned",
     severity="error",
-    optional=("mismatch.abs", *(prefix + name for prefix in (ROLLOUT, _PASSES) for name in _LAG)),
+    optional=(*SIZES, *(prefix + name for prefix in (ROLLOUT, _PASSES) for name in _LAG)),
     limits={"rows": SHIFTED_ROWS, "global": 0.8, "count": 3},
     cause="Logprobs belong to neighbouring tokens: columns are shifted against each other.",
     advice=(
@@ -225,5 +232,9 @@ def logprob_misaligned(view: View, limits: Limits) -> Iterable[Hit | Skip]:
             lag = int(np.median(moved.series.values[moved.marked]))
             message = f"in rows too short to judge one by one, {who} agree only when moved by {lag:+d} positions {moved.when}"
             yield Hit(message, "error", (moved.evidence(value=float(lag), where={"lag": lag}),))
-    if not measured:
-        yield lacking(view, "mismatch.shifted_frac", "mismatch.pass_shifted_frac") if view.get("mismatch.abs") is None else SHORT
+    if measured:
+        return
+    if view.get("mismatch.abs") is None:
+        yield lacking(view, "mismatch.shifted_frac", "mismatch.pass_shifted_frac")
+    else:
+        yield NO_TOKENS if only_logged(view) else SHORT

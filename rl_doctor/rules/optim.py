@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import PROGRESS, evidence, lacking, positive, progress, span, times, too_short
+from rl_doctor.rules.reading import PROGRESS, evidence, first_of, lacking, positive, progress, rounding, span, times, too_short
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
+
+_COARSE = 1e-4
+"""A log that rounds to this or more shows small numbers as 0."""
 
 
 @rule(
@@ -162,8 +165,8 @@ def grad_vanished(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 @rule(
     "RLD604", "grad-zero",
     severity="error",
-    optional=("optim.grad_norm", "group.zero_std_frac", "reward.std", *PROGRESS),
-    limits={"nearly_all": 0.9, "most": 0.5, "steps": 8},
+    optional=("optim.grad_norm", "group.zero_std_frac", "reward.std", "reward.spread", *PROGRESS),
+    limits={"nearly_all": 0.9, "most": 0.5, "steps": 8, "idle": 0.95},
     cause="The loss has no gradient on these steps: every advantage is 0, everything is masked, or the logprobs are detached.",
     advice=(
         "If groups have no variance: filter prompts that are always or never solved, raise group_size, or use finer rewards.",
@@ -180,7 +183,9 @@ def grad_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     The share of steps with a norm of exactly 0 is an error from `nearly_all` on and a warning from `most` on, over at least
     `steps` steps; at the reward ceiling it is a warning at most. The share of groups without variance on the same steps
-    tells the cause.
+    tells the cause. Where the reward is one constant at `nearly_all` steps, or the median share of groups without variance is
+    `idle`, the gradient follows from that, reward-flatline or zero-variance-groups reports it, and this is info. A log that
+    rounds the norm to two or three decimals cannot show an exact 0.
     """
     series = view.get("optim.grad_norm")
     if series is None:
@@ -193,17 +198,37 @@ def grad_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     share = float(np.mean(zero))
     if share < limits["most"]:
         return
+    step = rounding(series)
+    if step >= _COARSE and float(np.min(series.values[~zero], initial=np.inf)) <= 5.0 * step:
+        yield Skip("data", f"the log rounds the gradient norm to {step:g}, which is too coarse to tell 0 from small")
+        return
     reward = progress(view)
     learned = reward.at_ceiling and reward.course == "rising"
+    told = _told_elsewhere(view, limits)
     cause, ruled_out, unchecked = _why_zero(view, series, zero)
     yield Hit(
         f"Gradient norm is exactly 0 on {int(zero.sum())} of {len(series)} steps ({share:.0%}); {reward.words()}",
-        "error" if share >= limits["nearly_all"] and not learned else "info" if learned else "warning",
+        "info" if learned or told else "error" if share >= limits["nearly_all"] else "warning",
         (evidence(series, 0, -1, value=share, limit=limits["most"], share_of_steps="exactly 0"),),
-        cause=cause,
+        cause=told or cause,
         ruled_out=ruled_out,
         unchecked=unchecked,
     )
+
+
+def _told_elsewhere(view: View, limits: Limits) -> str | None:
+    """The cause, where another rule reports it: rewards that never differ."""
+    low, high, idle = view.get("reward.min"), view.get("reward.max"), view.get("group.zero_std_frac")
+    spread = first_of(view, "reward.std", "reward.spread")
+    if low is not None and high is not None and len(low) == len(high):
+        constant = float(np.mean(low.values == high.values))
+    else:
+        constant = 0.0 if spread is None else float(np.mean(spread.values == 0.0))
+    if constant >= limits["nearly_all"]:
+        return "The reward does not differ between responses, so that every advantage is 0: reward-flatline tells."
+    if idle is not None and float(np.median(idle.values)) >= limits["idle"]:
+        return "In nearly every group all samples have the same reward, so that advantages are 0: zero-variance-groups tells."
+    return None
 
 
 def _why_zero(view: View, series: Series, zero: NDArray[np.bool_]) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
@@ -264,6 +289,10 @@ def learning_rate_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     if zero.all():
         yield _all_zero(view, series)
+        return
+    step = rounding(series)
+    if step >= _COARSE and float(np.min(series.values[~zero])) <= 1.5 * step:
+        yield Skip("data", f"the log rounds the learning rate to {step:g}, which is too coarse to tell 0 from small")
         return
     inner = zero.copy()
     inner[0] = inner[-1] = False

@@ -8,7 +8,9 @@ import numpy as np
 
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules.alignment import SHORT
+from rl_doctor.rules.logged_gap import LOGGED_GAP, gap_level, only_logged
 from rl_doctor.rules.masks import AGREEMENT, in_observations, inverted
+from rl_doctor.rules.reading import lacking
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.signature import ROLLOUT, ROLLOUT_METRICS, SHIFTED_ROWS, Bins, bins, kinds
 from rl_doctor.rules.spans import Breach, above, at, pooled
@@ -98,8 +100,7 @@ def _by_chance(view: View, zeros: Breach, limits: Limits) -> bool:
     "RLD102",
     "rollout-trainer-mismatch",
     severity="error",
-    needs=("mismatch.abs",),
-    optional=(*ROLLOUT_METRICS, *NEAREST, *OLD_REFERENCE, *REFERENCE, *VERSIONS, "mismatch.zero_fill_frac"),
+    optional=(*ROLLOUT_METRICS, *LOGGED_GAP, *NEAREST, *OLD_REFERENCE, *REFERENCE, *VERSIONS, "mismatch.zero_fill_frac"),
     limits={"often": 0.2, "zeros": 0.001},
     cause="Engine and trainer compute different distributions for the same weights: kernels, precision, or a wrong forward pass.",
     advice=(
@@ -128,11 +129,17 @@ def rollout_trainer_mismatch(view: View, limits: Limits) -> Iterable[Hit | Skip]
     token, usually the most probable one, was recorded. What shifts, temperature, truncation, placeholders or stale weights
     explain is left to their own rules; with more than ``zeros`` of the tokens zero-filled nothing is said here.
 
+    Where only the log tells, the larger of the late and the overall median counts: a mean probability difference or k3 above .02,
+    a mean difference above .1 nat or a correlation of the probabilities below .9 is a warning, .1, .5 nat and .5 an error.
+
     Limits: which side is wrong cannot be told from two numbers; a third, unpadded pass decides.
     """
+    if only_logged(view):
+        yield from gap_level(view)
+        return
     found = bins(view, ROLLOUT)
     if found is None:
-        yield SHORT
+        yield SHORT if view.get("mismatch.abs") is not None else lacking(view, "mismatch.abs")
         return
     zeros = view.get("mismatch.zero_fill_frac")
     if zeros is not None and pooled(zeros) > limits["zeros"]:

@@ -10,6 +10,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Evidence, Hit, Severity
 from rl_doctor.rules.alignment import SHORT
+from rl_doctor.rules.logged_gap import LOGGED_GAP, gap_growth, only_logged
 from rl_doctor.rules.reading import lacking, uncorrected
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.signature import (
@@ -46,8 +47,8 @@ LAGGING: Final = 0.05
     "stale-old-logprob",
     severity="error",
     optional=(
-        *ROLLOUT_METRICS, *FIRST_METRICS, *NEAREST, *REFERENCE, *OLD_REFERENCE, *VERSIONS, "mismatch.calmest_row_abs",
-        "mismatch.pass_shifted_frac",
+        *ROLLOUT_METRICS, *FIRST_METRICS, *NEAREST, *REFERENCE, *OLD_REFERENCE, *VERSIONS, *LOGGED_GAP,
+        "mismatch.calmest_row_abs", "mismatch.pass_shifted_frac",
     ),
     limits={
         "noise": 5e-4, "visible": VISIBLE, "large": LARGE, "gross": 2e-2, "nearer": NEARER, "growth": GROWTH, "gap": GAP,
@@ -83,9 +84,14 @@ def stale_old_logprob(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     trainer, at the floor in the beginning and ``growth`` times larger later, or a rollout_logprob that is nearer (``half``) to
     the reference than to the trainer. Distances below ``gap`` nat are left alone.
 
+    Where only the log tells, the second test is that of the growth, beyond six standard errors, and a warning.
+
     Limits: growth alone cannot tell stale weights from a stale cache or from an engine whose numerics get worse; reference
     logprobs or weight versions can.
     """
+    if only_logged(view) and view.get("mismatch.first_abs") is None:
+        yield from () if corrected(view) else gap_growth(view)
+        return
     first, rollout = bins(view, FIRST), bins(view, ROLLOUT)
     calm = view.get("mismatch.calmest_row_abs")
     if first is None and rollout is None and calm is None:

@@ -55,6 +55,11 @@ def _dated(names: Collection[str]) -> Bounds:
     return Bounds(max(newest, default=None))
 
 
+def _where_penalised(logged: Lookup) -> bool:
+    """Whether a KL is logged only where a KL term is on. Unsloth, which keeps the old name of the length, always logs one."""
+    return logged("completion_length") is None or logged("completions/mean_length") is None
+
+
 _NO_FUNCTION: Final = frozenset({"mean", "std", "chosen", "rejected", "margins", "accuracies"})
 _SINCE: Final[Mapping[str, Version]] = {
     "rewards/{function}/std": (0, 17),
@@ -87,7 +92,8 @@ _NAMES: Final = (
         "kl", "mismatch.k3", algorithms=_ASYNC, measured=True,
         note="is between the policy and the one that sampled, not to a reference",
     ),
-    Name("kl", "ref.kl", measured=True),
+    Name("kl", "ref.kl", measured=True, holds=_where_penalised),
+    Name("kl", "ref.kl"),
     Name("entropy", "policy.entropy"),
     Name("reward", "reward.mean"),
     Name("reward_std", "reward.std", since=(0, 27)),
