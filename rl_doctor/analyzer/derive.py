@@ -213,7 +213,7 @@ def column_sums(batch: Batch, name: str) -> Floats:
     """Sum of column ``name`` at the selected tokens per sequence, float64 ``[n_sequences]``; computed once per batch."""
     key = ("sums", name)
     if key not in batch.scratch:
-        batch.scratch[key] = of_rows(batch, kernels.column(picked(batch, name), edges(batch)))
+        batch.scratch[key] = of_rows(batch, kernels.of(batch.run_tokens).column(picked(batch, name), edges(batch)))
     sums: Floats = batch.scratch[key]
     return sums
 

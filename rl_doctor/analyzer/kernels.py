@@ -5,8 +5,12 @@ Every row is summed by itself, so that its sums do not depend on what stands bef
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +31,9 @@ NOISE: Final = 0.02
 LARGEST: Final = 10.0
 """What an importance weight is cut at, so that single tokens cannot dominate a mean."""
 
+WORTH_COMPILING: Final = 20_000_000
+"""Tokens of a run from which on the compiled passes are worth their start: importing numba and loading what it has compiled
+before takes .7 s of CPU, and a token takes 40 to 55 ns less (benchmarks/README.md)."""
 _ONE: Final = np.uint64(1)
 _HALF: Final = np.uint64(32)
 _FIRST_FACTOR: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -86,6 +93,16 @@ class AdvantageRows:
     zeros: Counts
     low: Floats
     high: Floats
+
+
+@cache
+def of(run_tokens: int) -> ModuleType:
+    """The module with the passes for a run of about so many tokens: this one, or ``compiled`` where it is worth its start."""
+    if run_tokens < WORTH_COMPILING or find_spec("numba") is None:
+        return sys.modules[__name__]
+    from rl_doctor.analyzer import compiled
+
+    return compiled
 
 
 class _Block:

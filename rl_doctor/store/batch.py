@@ -23,6 +23,8 @@ class Batch:
             index into ``schema.ROLES`` or -1.
         splits: int64 ``[n_sequences + 1]``; sequence i owns the tokens ``splits[i]:splits[i + 1]``.
         info: the run's description, for metrics that depend on its configuration.
+        run_tokens: about how many tokens the run has that the batch is part of, as far as that is known: what is worth
+            preparing for depends on it.
         scratch: values derived from this batch, kept so that metrics share them.
     """
 
@@ -30,6 +32,7 @@ class Batch:
     columns: Mapping[str, NDArray[Any]]
     splits: NDArray[np.int64]
     info: RunInfo = RunInfo()
+    run_tokens: int = 0
     scratch: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property

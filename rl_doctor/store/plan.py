@@ -156,19 +156,19 @@ def _pieces(fragments: Sequence[Fragment], segments: Sequence[Segment], columns:
             position = end
 
 
-def batches_of(pieces: Iterable[tuple[int, Rows]], max_tokens: int, info: RunInfo) -> Iterator[Batch]:
+def batches_of(pieces: Iterable[tuple[int, Rows]], max_tokens: int, info: RunInfo, run_tokens: int = 0) -> Iterator[Batch]:
     """Make batches of whole sequences of one step, of at most ``max_tokens`` tokens unless one sequence has more."""
     held: list[Rows] = []
     held_step, held_tokens = 0, 0
     for step, piece in pieces:
         for rows in _cut(piece, max_tokens):
             if held and (step != held_step or held_tokens + rows.n_tokens > max_tokens):
-                yield _batch(held_step, held, info)
+                yield _batch(held_step, held, info, run_tokens)
                 held, held_tokens = [], 0
             held.append(rows)
             held_step, held_tokens = step, held_tokens + rows.n_tokens
     if held:
-        yield _batch(held_step, held, info)
+        yield _batch(held_step, held, info, run_tokens)
 
 
 def _cut(rows: Rows, max_tokens: int) -> Iterator[Rows]:
@@ -180,8 +180,8 @@ def _cut(rows: Rows, max_tokens: int) -> Iterator[Rows]:
         at = stop
 
 
-def _batch(step: int, held: list[Rows], info: RunInfo) -> Batch:
+def _batch(step: int, held: list[Rows], info: RunInfo, run_tokens: int) -> Batch:
     rows = concatenate(held)
     columns = {name: values for name, values in rows.columns.items() if name != "step"}
     columns["step"] = np.full(rows.n_sequences, step, np.int64)
-    return Batch(step, columns, rows.splits, info)
+    return Batch(step, columns, rows.splits, info, run_tokens)

@@ -58,7 +58,7 @@ class Run:
         """
         chosen = sorted(self.columns.intersection(columns))
         pieces = rows_in_order(self._fragments, windows_of(self._segments), chosen)
-        return batches_of(pieces, max_tokens, self.info)
+        return batches_of(pieces, max_tokens, self.info, sum(segment.tokens for segment in self._segments))
 
     def metrics(self) -> MetricLog:
         """What the trainer itself logged."""

@@ -32,7 +32,7 @@ def _rows(batch: Batch, column: str) -> AdvantageRows:
     """One pass over the column at the selected tokens; all ``[..., n_sequences]``, the ends NaN without a selected token."""
     key = ("advantages", column)
     if key not in batch.scratch:
-        found = kernels.advantages(picked(batch, column), edges(batch))
+        found = kernels.of(batch.run_tokens).advantages(picked(batch, column), edges(batch))
         low, high = (of_rows(batch, ends, np.nan) for ends in (found.low, found.high))
         batch.scratch[key] = AdvantageRows(of_rows(batch, found.sums), of_rows(batch, found.zeros), low, high)
     rows: AdvantageRows = batch.scratch[key]

@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer import kernels
 from rl_doctor.analyzer.derive import FIRST_STEP, Bools, Floats, derived, kept_splits, selection, tokens_of_rows
 from rl_doctor.analyzer.metrics.mismatch import (
     Pair,
@@ -58,7 +57,7 @@ class RowMoments:
 
 
 def _row_moments(pair: Pair, sums: Floats | None = None) -> RowMoments:
-    sums = pair.over(kernels.moments) if sums is None else sums
+    sums = pair.moments if sums is None else sums
     return RowMoments(np.concatenate([np.diff(pair.splits)[np.newaxis].astype(np.float64), sums]).T)
 
 

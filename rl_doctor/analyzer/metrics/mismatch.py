@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,30 +59,45 @@ _P1: Final = "honest sampling gives E[exp(difference)] = 1: importance sampling 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """Two logprobs of the same tokens: ``x`` (the sampler's side) and ``y``, float ``[n]``; ``splits`` by sequence."""
+    """Two logprobs of the same tokens: ``x`` (the sampler's side) and ``y``, float ``[n]``; ``splits`` by sequence.
+
+    ``run_tokens`` is that of the batch.
+    """
 
     x: NDArray[Any]
     y: NDArray[Any]
     splits: NDArray[np.int64]
+    run_tokens: int = 0
 
-    def over(self, kernel: Callable[[NDArray[Any], NDArray[Any], NDArray[np.int64]], Floats]) -> Floats:
-        """Sums of a kernel per sequence, ``[k, n_sequences]``."""
-        rows, edges = filled_rows(self.splits)
-        return over_rows(kernel(self.x, self.y, edges), rows, len(self.splits) - 1)
+    def _passed(self, name: Literal["pair", "moments", "tail"]) -> Any:
+        return getattr(kernels.of(self.run_tokens), name)(self.x, self.y, filled_rows(self.splits)[1])
+
+    def _over_all(self, sums: Floats) -> Floats:
+        return over_rows(sums, filled_rows(self.splits)[0], len(self.splits) - 1)
 
     @property
     def rows(self) -> PairRows:
-        """Sums of the difference per sequence."""
-        rows, edges = filled_rows(self.splits)
-        found = kernels.pair(self.x, self.y, edges)
-        return replace(found, sums=over_rows(found.sums, rows, len(self.splits) - 1))
+        """Sums of the difference per sequence, see ``kernels.pair``."""
+        found: PairRows = self._passed("pair")
+        return replace(found, sums=self._over_all(found.sums))
+
+    @property
+    def moments(self) -> Floats:
+        """Sums of x, y, x*x, y*y, x*y per sequence, ``[5, n_sequences]``."""
+        return self._over_all(self._passed("moments"))
+
+    @property
+    def tail(self) -> Floats:
+        """Sums of exp(2 d), min(exp(d), 10) and |exp(y) - exp(x)| per sequence, ``[3, n_sequences]``."""
+        return self._over_all(self._passed("tail"))
 
     def of(self, chosen: Bools) -> Pair:
         """The tokens of the sequences ``chosen``, bool ``[n_sequences]``; the other sequences are empty."""
         if chosen.all():
             return self
         keep = in_rows(self.splits, chosen)
-        return Pair(self.x[keep], self.y[keep], splits_of(np.where(chosen, np.diff(self.splits), 0)))
+        kept = splits_of(np.where(chosen, np.diff(self.splits), 0))
+        return Pair(self.x[keep], self.y[keep], kept, self.run_tokens)
 
 
 def _pair(batch: Batch, x: str, y: str | NDArray[Any], keep: Bools | None = None) -> Pair:
@@ -92,13 +107,13 @@ def _pair(batch: Batch, x: str, y: str | NDArray[Any], keep: Bools | None = None
     """
     left, right = picked(batch, x), picked(batch, y) if isinstance(y, str) else y
     if keep is None and all_possible(batch, x) and isinstance(y, str) and all_possible(batch, y):
-        return Pair(left, right, selected_splits(batch))
+        return Pair(left, right, selected_splits(batch), batch.run_tokens)
     fine = possible(left) & possible(right)
     if keep is not None:
         fine &= keep
     if fine.all():
-        return Pair(left, right, selected_splits(batch))
-    return Pair(left[fine], right[fine], kept_splits(selected_splits(batch), fine))
+        return Pair(left, right, selected_splits(batch), batch.run_tokens)
+    return Pair(left[fine], right[fine], kept_splits(selected_splits(batch), fine), batch.run_tokens)
 
 
 def all_possible(batch: Batch, name: str) -> bool:
@@ -240,13 +255,13 @@ def rollout_rows(batch: Batch) -> PairRows | None:
 def rollout_moments(batch: Batch) -> Floats | None:
     """Sums of x, y, x*x, y*y, x*y of the *rollout* pair per sequence, ``[5, n_sequences]``."""
     found = rollout_pair(batch)
-    return None if found is None else found.over(kernels.moments)
+    return None if found is None else found.moments
 
 
 @derived
 def pass_moments(batch: Batch) -> Floats:
     """The same of all rows of logprob against old_logprob."""
-    return pass_pair(batch).over(kernels.moments)
+    return pass_pair(batch).moments
 
 
 def _exp_std(s: Sums) -> float:
@@ -267,7 +282,7 @@ def _sums(pair: Pair, sums: Floats) -> Sums:
 
 def _spread(pair: Pair, rows: PairRows, moments: Floats) -> Sums:
     """Sums of x, y, x*x, y*y, x*y, exp d, exp 2d, clamped exp d, |exp y - exp x|, with d = y - x."""
-    return _sums(pair, np.concatenate([moments, rows.sums[1:2], pair.over(kernels.tail)]))
+    return _sums(pair, np.concatenate([moments, rows.sums[1:2], pair.tail]))
 
 
 @reduction(zero=Sums(), needs=_NEEDS, optional=_ROLLOUT)

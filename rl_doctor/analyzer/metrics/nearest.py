@@ -27,7 +27,8 @@ def _distances(batch: Batch, pairs: tuple[tuple[str, str], ...], *, first: bool)
     if not all(all_possible(batch, name) for name in names):
         keep = np.logical_and.reduce([possible(column) for column in values.values()])
         splits, values = kept_splits(splits, keep), {name: column[keep] for name, column in values.items()}
-    found = kernels.distances(tuple((values[a], values[b]) for a, b in pairs), filled_rows(splits)[1])
+    columns = tuple((values[a], values[b]) for a, b in pairs)
+    found = kernels.of(batch.run_tokens).distances(columns, filled_rows(splits)[1])
     return Sums.of(found, int(splits[-1]))
 
 

@@ -45,7 +45,8 @@ def policy_rows(batch: Batch) -> PolicyRows:
     clipping = Clipping(config.clip_low, config.clip_high, config.dual_clip, config.log_ratio_clamp)
     advantage, weight = (None if batch.get(name) is None else picked(batch, name) for name in ("advantage", "is_weight"))
     columns = picked(batch, "logprob"), picked(batch, "old_logprob"), edges(batch)
-    found = kernels.policy(*columns, clipping, _classes(batch), advantage=advantage, weight=weight)
+    passes = kernels.of(batch.run_tokens)
+    found: PolicyRows = passes.policy(*columns, clipping, _classes(batch), advantage=advantage, weight=weight)
     return replace(found, sums=of_rows(batch, found.sums), counts=of_rows(batch, found.counts))
 
 

@@ -22,7 +22,8 @@ def kl_sums(batch: Batch) -> Floats:
     """
     config = batch.info.config
     columns = picked(batch, "logprob"), picked(batch, "ref_logprob"), edges(batch)
-    return of_rows(batch, kl_rows(kernels.divergence(*columns, (config.kl_input_clamp, config.kl_output_clamp))))
+    sums = kernels.of(batch.run_tokens).divergence(*columns, (config.kl_input_clamp, config.kl_output_clamp))
+    return of_rows(batch, kl_rows(sums))
 
 
 @reduction(zero=Sums(), needs=_NEEDS)
