@@ -11,13 +11,13 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from rl_doctor.collectors.importers.columns import Columns
-from rl_doctor.collectors.importers.protobuf import LENGTH, fields, member, signed, varint, zigzag
+from rl_doctor.collectors.importers.protobuf import fields, member, signed, zigzag
 from rl_doctor.collectors.importers.unfolding import unfold_items
 
 MAGIC: Final = b":W&B"
@@ -27,7 +27,9 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _FRAME: Final = struct.Struct("<IHB")
 _HISTORY, _CONFIG, _METRIC, _RUN, _EXIT = 2, 5, 12, 17, 18
 _KEY, _NESTED, _BOOLEAN, _INTEGER, _NUMBER, _TEXT, _JSON, _VALUE_JSON = 1, 2, 4, 5, 6, 7, 8, 16
-_ITEM_KEY, _NESTED_KEY, _VALUE_KEY = 0x0A, 0x12, b"\x82\x01"
+_ITEM_KEY, _VALUE_KEY = 0x0A, b"\x82\x01"
+_LONG: Final = 0x80
+"""Lengths from here on take more than one byte."""
 _TAIL: Final = 8
 """Blocks at the end of a log in which its last row is looked for."""
 
@@ -86,6 +88,19 @@ def frames(data: bytes, framing: Framing, start: int = _HEADER) -> Iterator[byte
     framing.torn = framing.torn or bool(parts)
 
 
+class Heads(dict[bytes, tuple[tuple[str, ...], str | None, int]]):
+    """What the bytes of an item before its value say: path of names, the name where it is one, bytes of the value."""
+
+    def __missing__(self, head: bytes) -> tuple[tuple[str, ...], str | None, int]:
+        size, inner = head[1], head[2:]
+        keys = list(fields(inner))
+        if head[0] != _ITEM_KEY or size >= _LONG or not keys or any(number not in (_KEY, _NESTED) for number, _, _ in keys):
+            raise ValueError("not the head of a short item")
+        path = tuple(_text(key) for _, _, key in keys if isinstance(key, bytes))
+        self[head] = found = (path, path[0] if len(path) == 1 else None, size - len(inner) - len(_VALUE_KEY) - 1)
+        return found
+
+
 @dataclass(slots=True, eq=False)
 class Recorded:
     """What the log of a run holds.
@@ -111,7 +126,7 @@ class Recorded:
     project: str | None = None
     exit_code: int | None = None
     unreadable: int = 0
-    _names: dict[bytes, str] = field(default_factory=dict)
+    _heads: Heads = field(default_factory=Heads)
     _orders: dict[frozenset[str], tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, record: bytes) -> None:
@@ -125,7 +140,7 @@ class Recorded:
 
     def _take(self, number: int, body: bytes) -> None:
         if number == _HISTORY:
-            values, media = history_row(body, self._names)
+            values, media = history_row(body, self._heads)
             self.media |= media
             order = self._orders.setdefault(frozenset(values), tuple(values))  # wandb shuffles the names of a row
             self.columns.add({name: values[name] for name in order})
@@ -158,43 +173,50 @@ class Recorded:
                     inner.pop(path[-1], None)
 
 
-def history_row(body: bytes, names: dict[bytes, str]) -> tuple[dict[str, Any], set[str]]:
+def history_row(body: bytes, heads: Heads) -> tuple[dict[str, Any], set[str]]:
     """Values of a history record by name, inner names after a dot, and the names of media.
 
     Args:
         body: the record.
-        names: names that were decoded before.
+        heads: what was seen before the values of other rows.
 
     Raises:
         ValueError: it is none.
     """
-    values: dict[str, Any] = {}
-    others: list[tuple[list[str], Any]] = []
-    at, end = 0, len(body)
-    while at < end:
-        key, size, start = body[at], body[at + 1], at + 2
-        if key >= 0x80 or size >= 0x80:
-            key, start = varint(body, at)
-            size, start = varint(body, start)
-        at = start + size
-        if key & 7 != LENGTH or at > end:
-            raise ValueError("a history record that ends within an item")
-        if key != _ITEM_KEY:
-            continue
-        # Nearly every item is one short name and one number: those are read without going through their fields.
-        cut = start + 2 + body[start + 1]
-        if body[start] == _NESTED_KEY and body[cut : cut + 2] == _VALUE_KEY and body[cut + 2] == at - cut - 3 < 0x80:
-            name = body[start + 2 : cut]
-            try:
-                values[names.get(name) or names.setdefault(name, _text(name))] = float(body[cut + 3 : at])
-                continue
-            except ValueError:
-                pass
-        others.append(_item(body[start:at]))
+    try:
+        values, others = _short_items(body, heads)
+    except (ValueError, IndexError):
+        values, others = {}, [_item(item) for number, _, item in fields(body) if number == 1 and isinstance(item, bytes)]
     if not others:
         return values, set()
     unfolded, media = unfold_items(others)
     return values | unfolded, media
+
+
+def _short_items(body: bytes, heads: Heads) -> tuple[dict[str, Any], list[tuple[Sequence[str], Any]]]:
+    """A record of items that are short and have their value as JSON, as nearly all are: split at the values' key.
+
+    Raises:
+        ValueError, IndexError: it is another, or the key's bytes are also elsewhere: lengths do not fit.
+    """
+    values: dict[str, Any] = {}
+    others: list[tuple[Sequence[str], Any]] = []
+    head, *chunks = body.split(_VALUE_KEY)
+    for chunk in chunks:
+        path, name, length = heads[head]
+        text, head = chunk[1 : length + 1], chunk[length + 1 :]
+        if chunk[0] != length or len(text) != length:
+            raise ValueError("another length")
+        if name is not None:
+            try:
+                values[name] = float(text)
+                continue
+            except ValueError:
+                pass
+        others.append((path, json.loads(text)))
+    if any(number == 1 for number, _, _ in fields(head)):
+        raise ValueError("an item without a value in JSON")
+    return values, others
 
 
 def last_values(path: Path) -> dict[str, Any]:
@@ -208,13 +230,13 @@ def last_values(path: Path) -> dict[str, Any]:
     for record in frames(data, Framing(), 0 if start else _HEADER):
         try:
             if body := member(record, _HISTORY):
-                last |= history_row(body, {})[0]
+                last |= history_row(body, Heads())[0]
         except (ValueError, IndexError, RecursionError):
             continue
     return last
 
 
-def _item(data: bytes) -> tuple[list[str], Any]:
+def _item(data: bytes) -> tuple[Sequence[str], Any]:
     """The path of names and the value of an item."""
     path: list[str] = []
     value: Any = None

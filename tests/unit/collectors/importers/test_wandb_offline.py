@@ -313,7 +313,7 @@ def test_typed_values_are_read_like_json() -> None:
 
     body = item(b"i", b"\x28\x05") + item(b"d", b"\x31" + np.float64(2.5).tobytes()) + item(b"b", b"\x20\x01")
     body += item(b"s", b"\x3a\x01x") + item(b"j", b"\x42\x04[-7]")
-    values, media = wandb_records.history_row(body, {})
+    values, media = wandb_records.history_row(body, wandb_records.Heads())
     assert values == {"i": -3, "d": 2.5, "b": True, "s": "x", "j": [-7]}
     assert not media
 
