@@ -24,6 +24,8 @@ _JOURNAL: Final = 18
 _WAIT: Final = 10.0
 """Seconds to wait for a process that is writing."""
 _LISTED: Final = 12
+_SHOWN: Final = 120
+"""Characters of SQLite's message that are shown: it may quote the whole schema."""
 
 
 def _recognises(sample: Sample) -> Fit:
@@ -45,7 +47,8 @@ def read(path: Path) -> Imported:
         with _opened(file) as database:
             return _read(database, file, wanted)
     except (sqlite3.Error, OSError) as error:
-        raise InputError(f"{file}: cannot be read as SQLite ({error}); copy it again, with its -wal file beside it") from error
+        reason = " ".join(str(error).split())[:_SHOWN]
+        raise InputError(f"{file}: cannot be read as SQLite ({reason}); copy it again, with its -wal file beside it") from error
 
 
 def _read(database: sqlite3.Connection, file: Path, wanted: str | None) -> Imported:
