@@ -46,7 +46,7 @@ def read(path: Path) -> Imported:
     try:
         with _opened(file) as database:
             return _read(database, file, wanted)
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeError) as error:  # also SQLite's own messages may be no text
         reason = " ".join(str(error).split())[:_SHOWN]
         raise InputError(f"{file}: cannot be read as SQLite ({reason}); copy it again, with its -wal file beside it") from error
 
@@ -97,6 +97,7 @@ def _opened(file: Path) -> Iterator[sqlite3.Connection]:
     unchanging = logged_ahead and not file.with_name(f"{file.name}-wal").exists()
     address = f"{file.resolve().as_uri()}?mode=ro{'&immutable=1' if unchanging else ''}"
     with closing(sqlite3.connect(address, uri=True, timeout=_WAIT)) as database:
+        database.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
         yield database
 
 
