@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rl_doctor.collectors.importers.bars import Bars, split
 from rl_doctor.collectors.importers.console import bare, lines
-from rl_doctor.collectors.importers.literal import closing, record
+from rl_doctor.collectors.importers.literal import Template, closing, pieces_of, record
 from rl_doctor.collectors.importers.numbers import number, whole
 from rl_doctor.collectors.importers.rows import Row
 from rl_doctor.collectors.importers.swift_log import COUNTED, PROGRESS
@@ -44,13 +44,33 @@ def printed_rows(path: Path) -> tuple[Iterator[Row], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Printed:
-    """A row: names shared with other rows, values, the step that it names, and whether it is of an evaluation."""
+class _Kind:
+    """What rows that hold the same names have in common: which value is the step, and whether they are of an evaluation."""
 
     names: tuple[str, ...]
-    values: tuple[Any, ...]
+    template: Template
     step: int | None
     evaluation: bool
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> _Kind | None:
+        """The kind of a row; None if it is none of a training."""
+        names = tuple(row)
+        step = next((names.index(name) for name in (*COUNTED, *_NAMED) if name in row), None)
+        trained = "epoch" in row or step is not None or ("loss" in row and ("learning_rate" in row or "grad_norm" in row))
+        if len(row) < 2 or not trained:
+            return None
+        evaluation = "loss" not in row and any(name.startswith("eval_") for name in names)
+        return cls(names, Template(names), step, evaluation)
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """A row: its kind, its values, and the step that it names."""
+
+    kind: _Kind
+    values: tuple[Any, ...]
+    step: int | None
 
 
 class _Reader:
@@ -66,7 +86,7 @@ class _Reader:
         self.rows: list[_Printed] = []
         self.bars = Bars()
         self.trained = 0.0
-        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._known: dict[int, _Kind] = {}
         self._open = ""
 
     def line(self, line: str) -> None:
@@ -110,23 +130,31 @@ class _Reader:
     def _found(self, text: str) -> None:
         if len(text) > _LONGEST or not any(hint in text for hint in _HINTS):
             return
+        pieces = pieces_of(text)
+        if (known := self._known.get(len(pieces))) is not None and (values := known.template.values(pieces)) is not None:
+            self._print(known, values)
+            return
         row = record(text)
-        own = _step_of(row)
-        if not PROGRESS.isdisjoint(row):
-            row = {name: value for name, value in row.items() if name not in PROGRESS}
         if any(name in row for name in _SUMMARY):
             rates = [number(row.get(name)) for name in _SUMMARY]
             self.trained = (rates[0] or 0.0) * (rates[1] or 0.0)
             return
-        if not _is_row(row, own):
+        kind = _Kind.of(row)
+        if kind is None:
             return
-        names = tuple(row)
-        self.rows.append(_Printed(self._names.setdefault(names, names), tuple(row.values()), own, _is_evaluation(row)))
+        values = kind.template.values(pieces)
+        if values is not None:
+            self._known[len(pieces)] = kind
+        self._print(kind, tuple(row.values()) if values is None else values)
+
+    def _print(self, kind: _Kind, values: tuple[Any, ...]) -> None:
+        step = None if kind.step is None else whole(str(values[kind.step]).partition("/")[0])
+        self.rows.append(_Printed(kind, values, step))
         self.bars.row()
 
     def end(self) -> Iterator[str]:
         """Leave out what other ranks printed, where each row stands several times in a row; say what there is to say."""
-        runs = [sum(1 for _ in same) for _, same in groupby(self.rows)]
+        runs = [sum(1 for _ in same) for _, same in groupby(self.rows, lambda row: (row.kind.names, row.values))]
         ranks = gcd(*runs)
         if ranks > 1 and len(runs) > 1:
             yield f"each row was printed {ranks} times (by several ranks): {len(self.rows) - len(self.rows) // ranks:,} left out"
@@ -138,24 +166,10 @@ class _Reader:
     def placed(self, steps: Mapping[int, int]) -> Iterator[Row]:
         """The rows with their steps."""
         for index, row in enumerate(self.rows):
-            yield Row(steps.get(index, row.step), dict(zip(row.names, row.values, strict=True)))
-
-
-def _step_of(row: Mapping[str, Any]) -> int | None:
-    for name in COUNTED:
-        if (told := row.get(name)) is not None:
-            return whole(str(told).partition("/")[0])
-    return next((whole(row[name]) for name in _NAMED if name in row), None)
-
-
-def _is_row(row: Mapping[str, Any], own: int | None) -> bool:
-    return len(row) > 1 and (
-        "epoch" in row or own is not None or ("loss" in row and ("learning_rate" in row or "grad_norm" in row))
-    )
-
-
-def _is_evaluation(row: Mapping[str, Any]) -> bool:
-    return "loss" not in row and any(name.startswith("eval_") for name in row)
+            values = dict(zip(row.kind.names, row.values, strict=True))
+            if row.kind.step is not None:
+                values = {name: value for name, value in values.items() if name not in PROGRESS}
+            yield Row(steps.get(index, row.step), values)
 
 
 def _steps(reader: _Reader) -> tuple[dict[int, int], tuple[str, ...]]:
@@ -163,7 +177,7 @@ def _steps(reader: _Reader) -> tuple[dict[int, int], tuple[str, ...]]:
     unnamed = [index for index, row in enumerate(reader.rows) if row.step is None]
     if not unnamed:
         return {}, ()
-    training = [index for index in unnamed if not reader.rows[index].evaluation] or unnamed
+    training = [index for index in unnamed if not reader.rows[index].kind.evaluation] or unnamed
     keys = reader.bars.training(training)
     beside = reader.bars.steps(training, keys) if keys else None
     if beside is not None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_doctor.collectors.importers.literal import closing, record
+from rl_doctor.collectors.importers.literal import Template, closing, pieces_of, record
 from rl_doctor.collectors.importers.registry import Fit
 from tests.unit.collectors.importers.texts import bar, importer_of, opened, python_row, trained, values
 
@@ -173,6 +173,16 @@ def test_printed_dictionaries_are_read_back(members: dict[str, float]) -> None:
     assert closing(text, 0) == len(text) - 1
     found = {name: float(value) for name, value in record(text).items()}
     assert str(found) == str({name: float(value) for name, value in members.items()})
+
+
+@given(st.dictionaries(st.text("abcdefghij_/@ .", min_size=1, max_size=12), NUMBERS, min_size=1, max_size=8), st.booleans())
+def test_rows_that_are_called_alike_are_read_by_their_template(members: dict[str, float], quoted: bool) -> None:
+    text = str({name: str(value) for name, value in members.items()} if quoted else members)
+    found = Template(tuple(members)).values(pieces_of(text))
+    assert found is not None
+    assert [str(float(value)) for value in found] == [str(float(value)) for value in members.values()]
+    assert Template((*members, "more")).values(pieces_of(text)) is None
+    assert Template([f"{name}x" for name in members]).values(pieces_of(text)) is None
 
 
 def test_numbers_of_numpy_and_torch_in_dictionaries() -> None:
