@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rl_doctor.collectors.importers.columns import Columns
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer, part_of
@@ -16,6 +15,9 @@ from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.collectors.importers.tracker_config import info_of
 from rl_doctor.collectors.importers.unfolding import media_note, unfold
 from rl_doctor.errors import InputError, NothingToJudgeError
+
+if TYPE_CHECKING:
+    import sqlite3
 
 _MAGIC: Final = b"SQLite format 3\0"
 _COLUMNS: Final = frozenset({"run_name", "step", "metrics"})
@@ -31,6 +33,8 @@ _SHOWN: Final = 120
 def _recognises(sample: Sample) -> Fit:
     if not sample.head.startswith(_MAGIC):
         return Fit.NO
+    import sqlite3
+
     try:
         with _opened(part_of(sample.path)[0]) as database:
             return Fit.SIGNATURE if _names(database) >= _COLUMNS else Fit.NO
@@ -42,6 +46,8 @@ def _recognises(sample: Sample) -> Fit:
 @importer("trackio", "a SQLite file of trackio", _recognises, parts=True)
 def read(path: Path) -> Imported:
     """Read a run; one that another process writes at this moment is read as it stands. ``FILE#RUN`` is one of several runs."""
+    import sqlite3
+
     file, wanted = part_of(path)
     try:
         with _opened(file) as database:
@@ -91,6 +97,8 @@ def _chosen(database: sqlite3.Connection, key: str, file: Path, wanted: str | No
 @contextmanager
 def _opened(file: Path) -> Iterator[sqlite3.Connection]:
     """The file, opened so that nothing is written, neither to it nor beside it."""
+    import sqlite3
+
     with file.open("rb") as opened:
         logged_ahead = opened.read(_JOURNAL + 1)[_JOURNAL:] == b"\x02"
     # With its log (-wal) gone nobody has the file open; to open it as one that may change would make a new log.
@@ -106,6 +114,8 @@ def _names(database: sqlite3.Connection) -> set[str]:
 
 
 def _config(database: sqlite3.Connection, key: str, run: Any) -> dict[str, Any]:
+    import sqlite3
+
     try:
         found = database.execute(f"SELECT config FROM configs WHERE {key} = ?", (run,)).fetchone()  # noqa: S608
     except sqlite3.Error:  # written by a version that keeps none
