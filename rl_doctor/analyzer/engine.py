@@ -132,8 +132,8 @@ def analyze(
         found = log.series(name, known[name].unit if name in known else "1")
         if found is not None:
             logged[name] = found
-        else:
-            missing[name] = lacks
+        else:  # of a log alone: what it could have held
+            missing[name] = (name,) if not source.columns and log.may_hold(name) else lacks
     chosen = {item.name for item in wanted}
     wanted += [item for item in extra if item.name not in chosen and not lacking(item.needs, source.columns, source.info.config)]
     fold = _Fold(source, wanted)

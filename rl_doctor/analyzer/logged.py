@@ -114,6 +114,10 @@ class Logged:
             return None
         return Series(name, unit, steps, values, np.ones(len(steps), np.int64))
 
+    def may_hold(self, name: str) -> bool:
+        """Whether a name is known under which a trainer of this kind could have logged the metric."""
+        return name in HELD_OUT or any(table.means(name) for table in self._tables)
+
     def family(self, prefix: str) -> tuple[str, ...]:
         """Names of the metrics of a family that the log holds."""
         return tuple(sorted(name for name in (*self._sources, *self._held_out) if name.startswith(prefix)))

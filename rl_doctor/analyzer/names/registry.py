@@ -157,13 +157,19 @@ class Names:
     """
 
     def __init__(self, items: Iterable[Name]) -> None:
+        self._metrics: set[str | None] = set()
         self._exact: dict[str, list[tuple[int, Name]]] = {}
         self._families: list[tuple[int, Name, re.Pattern[str]]] = []
         for rank, item in enumerate(items):
+            self._metrics.add(item.metric)
             if item.family:
                 self._families.append((rank, item, pattern(item.native)))
             else:
                 self._exact.setdefault(plain(item.native), []).append((rank, item))
+
+    def means(self, metric: str) -> bool:
+        """Whether some name means the metric."""
+        return metric in self._metrics
 
     def find(self, native: str) -> list[tuple[int, Name, str | None]]:
         """Entries for a native name, exact ones alone where there are any, each with its rank and its metric."""

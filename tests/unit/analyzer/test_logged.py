@@ -68,7 +68,7 @@ def test_what_is_0_in_every_row_was_not_measured() -> None:
     run = MemoryRun([], logged=log({"entropy": {1: 0.0, 2: 0.0}, "reward": {1: 0.0, 2: 0.0}}))
     found = analyze(run, ["policy.entropy", "reward.mean"])
     assert list(found.series) == ["reward.mean"]
-    assert found.missing == {"policy.entropy": ("entropy",)}
+    assert found.missing == {"policy.entropy": ("policy.entropy",)}
 
 
 def test_reward_components_of_a_log() -> None:
@@ -112,7 +112,7 @@ def test_a_metric_that_cannot_be_recomputed_is_taken_from_the_log_under_its_cano
     found = analyze(run, ["policy.entropy", "reward.component.fmt.mean", "reward.mean"])
     assert found.series["policy.entropy"].values.tolist() == [2.0, 1.5]
     assert found.series["reward.component.fmt.mean"].values.tolist() == [0.1]
-    assert found.missing == {"reward.mean": ("reward",)}
+    assert found.missing == {"reward.mean": ("reward.mean",)}
 
 
 def test_a_metric_that_can_be_recomputed_is() -> None:
