@@ -81,7 +81,7 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     standing = late_share >= limits["standing"] and max(whole, late_share - 2.0 * scatter) >= limits["standing"]
     if not standing and not (told and wasted and reward.course != "unknown" and not reward.good):
         return
-    if not told and min(late_share, whole) < limits["nearly_all"]:
+    if not told and (min(late_share, whole) < limits["nearly_all"] or _one_value(reward.series)):
         return
     right, wrong = _sides(view)
     mostly_right = right is not None and _late_mean(right) >= 0.6 * late_share
@@ -118,6 +118,11 @@ def _silent_steps(view: View) -> Series | None:
     if found is None:
         return None
     return Series(found.metric, found.unit, found.steps, (found.values == 0.0).astype(np.float64), np.ones(len(found), np.int64))
+
+
+def _one_value(reward: Series | None) -> bool:
+    """Whether even the mean reward never changes, which rule reward-flatline tells."""
+    return reward is not None and float(np.mean(reward.values == np.median(reward.values))) >= 0.9
 
 
 def _begins(series: Series, bar: float) -> int:

@@ -10,7 +10,18 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import PROGRESS, TRUNCATION, change_evidence, evidence, first_of, lacking, progress, times, too_short
+from rl_doctor.rules.reading import (
+    PROGRESS,
+    TRUNCATION,
+    Progress,
+    change_evidence,
+    evidence,
+    first_of,
+    lacking,
+    progress,
+    times,
+    too_short,
+)
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -21,7 +32,7 @@ _TRUNCATED_REWARD = "length.limit_reward_mean"
     "RLD501", "length-truncation",
     severity="error",
     optional=(*TRUNCATION, _TRUNCATED_REWARD, *PROGRESS),
-    limits={"half": 0.5, "standing": 0.25, "tolerable": 0.3, "all": 0.9, "always": 0.7, "floor": 0.1},
+    limits={"half": 0.5, "standing": 0.25, "tolerable": 0.3, "all": 0.9, "always": 0.7, "every": 0.95, "floor": 0.1},
     cause="max_response_length is too short for what the policy writes, so that responses are cut before they can be right.",
     advice=(
         "Raise max_response_length, or ask for shorter answers, until fewer than a tenth of the responses are cut.",
@@ -41,9 +52,9 @@ def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     The share of responses at the limit is taken over the late window. At `half` or more it is an error if cut responses earn
     no more than `floor` of the way from the smallest to the largest reward (or, where that is unknown, the reward does not
     rise), and whatever the reward does if practically no response ends by itself: `all` in the late window, without easing, and
-    `always` over the run (unless it is known that cut responses earn more). From `standing` on it is a warning if it grows, or
-    stands at `tolerable` or more while the reward does not rise, else info; a share that eases is info while the reward rises,
-    and a warning above `half` or if it was above in the beginning.
+    `always` over the run, or of few steps `every` one (unless it is known that cut responses earn more). Else it is a warning.
+    From `standing` on it is a warning if it grows, or stands at `tolerable` or more while the reward does not rise, else info; a
+    share that eases is info while the reward rises, and a warning above `half` or if it was above in the beginning.
     """
     series = first_of(view, *TRUNCATION)
     if series is None:
@@ -66,25 +77,7 @@ def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     reward = progress(view)
     early = float(np.mean(series.values[: trend.early(series.values).n]))
     floored, words = _truncated_reward(view, limits)
-    severity: Severity
-    if share >= limits["half"]:
-        lost = floored if floored is not None else (reward.series is not None and not reward.good)
-        severity = "warning" if course == "falling" or not lost else "error"
-        if (
-            floored is not False
-            and share >= limits["all"]
-            and float(np.mean(series.values)) >= limits["always"]
-            and course != "falling"
-        ):
-            severity = "error"
-    elif course == "rising":
-        severity = "warning"
-    elif reward.good:
-        severity = "info" if course == "falling" or share < 0.4 else "warning"
-    else:
-        severity = (
-            "info" if share < limits["half" if course == "falling" and early < limits["half"] else "tolerable"] else "warning"
-        )
+    severity = _how_bad(series, share, early, course, floored=floored, reward=reward, limits=limits)
     trend_words = {"falling": "easing", "rising": "growing", "flat": "standing"}[course]
     yield Hit(
         f"{share:.0%} of the responses are cut at the length limit ({trend_words}, {early:.0%} at the start){words}; "
@@ -103,6 +96,31 @@ def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         ruled_out=("a broken reward function: cut responses earn the least, which explains the low reward",) if floored else (),
         unchecked=() if floored is not None else ("what cut responses earn: finish_reason and reward",),
     )
+
+
+def _how_bad(
+    series: Series, share: float, early: float, course: trend.Course, *, floored: bool | None, reward: Progress, limits: Limits
+) -> Severity:
+    """What a share of cut responses is worth, by where it came from and what the cut responses cost."""
+    if share >= limits["half"]:
+        if floored is not False and _always(series, share, course, limits):
+            return "error"
+        lost = floored if floored is not None else (reward.series is not None and not reward.good)
+        few = len(series) < trend.SHORTEST and not floored
+        return "warning" if course == "falling" or few or not lost else "error"
+    if course == "rising":
+        return "warning"
+    if reward.good:
+        return "info" if course == "falling" or share < 0.4 else "warning"
+    eases = course == "falling" and early < limits["half"]
+    return "info" if share < limits["half" if eases else "tolerable"] else "warning"
+
+
+def _always(series: Series, share: float, course: trend.Course, limits: Limits) -> bool:
+    """Whether practically no response ends by itself; of few steps each has to say so."""
+    if len(series) < trend.SHORTEST:
+        return float(series.values.min()) >= limits["every"]
+    return share >= limits["all"] and float(np.mean(series.values)) >= limits["always"] and course != "falling"
 
 
 def _truncated_reward(view: View, limits: Limits) -> tuple[bool | None, str]:

@@ -124,7 +124,8 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     scale = max(abs(found.before), spread)
     if abs(found.size) < limits["material"] * scale or _other_data(view, series, found.index):
         return
-    if _may_be_learned(view, series, found) and found.size < limits["learning"] * trend.noise(series.values)[0]:
+    scatter = max(trend.noise(part)[0] for part in (series.values, series.values[: found.index]))
+    if _may_be_learned(view, series, found) and found.size < limits["learning"] * scatter:
         return
     cause, ruled_out, unchecked = _company(view, series, found.index)
     estimator = view.config.adv_estimator

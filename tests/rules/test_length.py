@@ -67,6 +67,8 @@ def test_truncation_without_reward_says_what_was_not_seen() -> None:
 def test_a_few_rows_in_which_every_response_is_cut_are_enough() -> None:
     assert severity("RLD501", {"length.truncated_frac": np.ones(10)}) == "error"
     assert result("RLD501", {"length.truncated_frac": np.ones(3)}).reason == "length"
+    easing = {"length.truncated_frac": np.linspace(0.8, 0.6, 15), "reward.mean": np.full(15, 0.1)}
+    assert severity("RLD501", easing) == "warning"
 
 
 def test_cut_responses_that_earn_like_others_are_no_error() -> None:
