@@ -189,3 +189,16 @@ def test_mean_that_was_never_filled_in_is_not_judged() -> None:
     assert severity("RLD403", {"reward.mean": zero, "reward.std": zero, "optim.grad_norm": zero + 0.3}) == "error"
     advantages = {"reward.mean": zero, "reward.std": zero, "optim.grad_norm": zero + 0.3, "adv.max": zero + 1.4}
     assert result("RLD403", advantages).outcome == "skipped"
+
+
+def test_reward_that_stands_still_over_a_long_run_is_a_warning() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        floor = np.where(rng.random(100) < 0.64, -0.1, -0.1 - 0.003 * rng.random(100))
+        noisy = {"reward.mean": -0.5 + 0.1 * rng.standard_normal(100), "reward.score_mean": floor}
+        assert severity("RLD403", noisy) == "warning"
+        assert severity("RLD403", {name: part[:60] for name, part in noisy.items()}) is None
+        solved = 0.97 + 0.002 * rng.standard_normal(100)
+        assert severity("RLD403", {"reward.mean": solved}) is None
+        assert severity("RLD403", {"reward.mean": 2 * solved, "reward.max": np.full(100, 2.0)}) is None
+        assert severity("RLD403", {"reward.mean": 500 + np.linspace(0, 0.6, 100) + 0.05 * rng.standard_normal(100)}) is None
