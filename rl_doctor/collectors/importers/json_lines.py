@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from rl_doctor.collectors.importers.columns import Columns
+import numpy as np
+
+from rl_doctor.collectors.importers.columns import CHUNK, Columns
+from rl_doctor.collectors.importers.json_table import Template
 from rl_doctor.collectors.importers.records import flat
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble_columns
@@ -54,16 +58,38 @@ def read(path: Path) -> Imported:
     columns = Columns()
     damaged: list[int] = []
     lines = 0
+    template: Template | None = None
     with open_text(path) as text:
-        for lines, line in enumerate(text, 1):
-            if (record := _record(line)) is not None:
-                columns.add(flat(record))
-            elif line.strip():
-                damaged.append(lines)
+        while block := list(islice(text, CHUNK)):
+            if template is None and (record := _record(block[0])) is not None and flat(record) is record:
+                template = Template(block[0], record)
+            if template is None or not _add_table(columns, template, block):
+                _add(columns, block, lines, damaged)
+            lines += len(block)
     if 2 * len(damaged) > lines:
         return _read_run_together(path)
     found = assemble_columns(columns, path)
     return Imported(found.log, notes=(*_told(damaged, lines), *found.notes))
+
+
+def _add_table(columns: Columns, template: Template, block: Sequence[str]) -> bool:
+    """Add lines that all have the form of the template; whether they have."""
+    table = template.table(block)
+    if table is None:
+        return False
+    for name, values in zip(template.names, table.T, strict=True):
+        columns.put(name, np.arange(len(block)), np.ascontiguousarray(values))
+    columns.rows += len(block)
+    return True
+
+
+def _add(columns: Columns, block: Sequence[str], before: int, damaged: list[int]) -> None:
+    """Add the records of lines, and note which lines have none."""
+    for number_of, line in enumerate(block, before + 1):
+        if (record := _record(line)) is not None:
+            columns.add(flat(record))
+        elif line.strip():
+            damaged.append(number_of)
 
 
 def _told(damaged: list[int], lines: int) -> Iterator[str]:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rl_doctor import open_run
@@ -97,6 +98,33 @@ def test_a_torn_record_is_told(tmp_path: Path) -> None:
 def test_lines_that_are_no_record_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a").write_text(FLAT.replace('{"step": 2', '{"step": 2 2'))
     assert "no JSON record, left out: 1 (the first is line 2)" in notes(tmp_path / "a")
+
+
+def test_lines_of_one_form_are_read_like_any_others(tmp_path: Path) -> None:
+    rows = [
+        {"step": step, 'a "name"': step / 3, "größe": -1e-7 * step, "c": math.nan if step % 7 else math.inf}
+        for step in range(5000)
+    ]
+    for ascii_only in (True, False):
+        for separators in ((", ", ": "), (",", ":")):
+            lines = [json.dumps(row, ensure_ascii=ascii_only, separators=separators) for row in rows]
+            fast = opened(tmp_path / "a", "\n".join(lines))
+            slow = opened(tmp_path / "b", "\n".join(lines).replace('"c"', '"note": null, "c"'))
+            assert fast.names() == slow.names() == ('a "name"', "c", "größe")
+            for name in fast.names():
+                for one, other in zip(fast.series(name), slow.series(name), strict=True):
+                    np.testing.assert_array_equal(one, other)
+
+
+def test_a_form_that_changes_on_the_way(tmp_path: Path) -> None:
+    lines = [json.dumps({"step": step, "loss": 0.5}) for step in range(1, 5001)]
+    lines[3000] = '{"step": 3001, "loss": 0.25, "kl": "0.125"}'
+    lines[4000] = '{"step": 4001, "loss": 0.2.5}'
+    lines[4500] = "torn"
+    log = opened(tmp_path / "a", "\n".join(lines))
+    assert len(log.series("loss")[0]) == 4998
+    assert log.series("kl")[1].tolist() == [0.125]
+    assert "left out: 2 (the first is line 4001)" in notes(tmp_path / "a")
 
 
 def test_inner_names_follow_the_outer_one(tmp_path: Path) -> None:
