@@ -11,12 +11,16 @@ from rl_doctor.collectors.importers.printed_rows import printed_rows
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble
 
-_MARKS: Final = ("'epoch': ", "'learning_rate': ", "'grad_norm': ")
-_ROW: Final = re.compile(rf"\{{(?:'[^'\n]{{1,200}}': [^{{}}]{{0,20000}}?)??(?:{'|'.join(_MARKS)})")
+_EPOCH: Final = "'epoch': "
+_MARKS: Final = (_EPOCH, "'learning_rate': ", "'grad_norm': ")
+_ROW: Final = re.compile(rf"\{{(?:'[^'\n]{{1,200}}': [^{{}}]{{0,20000}}?)??({'|'.join(_MARKS)})[^{{}}]{{0,20000}}\}}?")
+_STEP: Final = re.compile(r"'(?:global_)?step': ")
 
 
 def _recognises(sample: Sample) -> Fit:
-    return Fit.SHAPE if _ROW.search(seen(sample)) else Fit.NO
+    """The trainer writes the epoch and no step; a row with a step and no epoch is of somebody's own loop."""
+    rows = _ROW.finditer(seen(sample))
+    return Fit.SHAPE if any(_EPOCH in row[0] or not _STEP.search(row[0]) for row in rows) else Fit.NO
 
 
 @importer("trl-console", "console output of a trainer on Hugging Face's Trainer (TRL)", _recognises, marks=_MARKS)
