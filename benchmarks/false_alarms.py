@@ -1,7 +1,7 @@
 """How often rules alarm on runs without any trend: autocorrelated noise, heavy tails, coarse and rounded logs, short and long.
 
-Every metric of a run is noise around a level, stationary or (``--walk``) a random walk. Prints, for each kind of log, the share of
-runs on which a rule reports a warning or an error, marked where that exceeds 1% by more than chance (three binomial standard
+Every metric of a run is noise around a level, stationary or (``--walk``) a random walk. Prints, for each kind of log, the share
+of runs on which a rule reports a warning or an error, marked where that exceeds 1% by more than chance (three binomial standard
 errors), and the share with an info.
 
     python benchmarks/false_alarms.py [--seeds N] [--steps N,...] [--rho R,...] [--form raw,mean10,every10,round3,round4] [--walk]
@@ -81,7 +81,8 @@ def rates(views: Iterable[View], chosen: Iterable[Rule]) -> tuple[int, Counter[s
     for view in views:
         number += 1
         for result in run_rules(picked, view):
-            assert result.outcome != "crashed", result
+            if result.outcome == "crashed":
+                raise RuntimeError(f"{result.name} crashed: {result.reason} {result.detail}")
             severities = {item.severity for item in result.findings}
             loud[result.name] += bool(severities - {"info"})
             mild[result.name] += severities == {"info"}

@@ -22,6 +22,8 @@ _TURNED: Final = {
     "k1_negated": "reference minus current: the sign is turned, and a penalty on it rewards drift",
 }
 _SIGNED: Final = ("ref.kl_k1", "ref.kl")
+_STEPS: Final = 48
+"""Steps below which a wandering estimate may stay on one side of 0 by chance."""
 _NEGATED: Final = frozenset({"minimind"})
 """Trainers that log the negative of k1 by design."""
 
@@ -30,7 +32,7 @@ _NEGATED: Final = frozenset({"minimind"})
     "RLD206", "kl-reversed",
     severity="error",
     optional=(*(_GAP + form for form in (*_HONEST, *_TURNED)), *_SIGNED),
-    limits={"same": 0.02, "other": 0.2, "tokens": 50, "z": 6.0, "size": 1e-3, "share": 0.5},
+    limits={"same": 0.02, "other": 0.2, "tokens": 50, "z": 6.0, "size": 1e-3, "share": 0.5, "steps": 0.9},
     cause="Current and reference logprobs are swapped in the KL term.",
     advice=(
         "Write the term with x = ref_logprob - logprob: k1 is -x, k2 is x*x/2, k3 is exp(x) - 1 - x.",
@@ -54,8 +56,9 @@ def kl_reversed(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if the term agrees within `same` of its mean size with a swapped form, over at least `tokens` tokens, and with none of the
     honest ones within `other` of that (k1 and its negative are told apart by sign; on very small differences all forms of k3
     agree, and nothing is said). Where only a signed KL was logged, its mean over the run must be below 0 by `z` standard
-    errors, by `size` nat, and by `share` of its typical size: a warning, since sampling at another temperature, with top-k or
-    with a minimum length does that as well. k2, k3 and abs cannot be negative at all, which impossible-values reports.
+    errors, by `size` nat and by `share` of its typical size, and it must be negative at `steps` of the steps: a warning, since
+    sampling at another temperature, with top-k or with a minimum length does that as well. k2, k3 and abs cannot be negative at
+    all, which impossible-values reports.
     """
     gaps = {form: found for form in (*_HONEST, *_TURNED) if (found := view.get(_GAP + form)) is not None}
     if gaps:
@@ -66,7 +69,7 @@ def kl_reversed(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         if not any(view.get(name) is not None for name in _SIGNED):
             yield lacking(view, _GAP + "k3", *_SIGNED)
         return
-    if skip := too_short(series):
+    if skip := too_short(series, _STEPS):
         yield skip
         return
     yield from _negative(view, series, limits)
@@ -108,7 +111,7 @@ def _negative(view: View, series: Series, limits: Limits) -> Iterator[Hit]:
     usual = float(np.median(np.abs(values)))
     if mean >= -max(limits["z"] * error, limits["size"], limits["share"] * usual):
         return
-    if float(np.median(values)) >= 0.0 or view.info.trainer in _NEGATED:
+    if float(np.mean(values < 0.0)) < limits["steps"] or view.info.trainer in _NEGATED:
         return
     yield Hit(
         f"KL to the reference is {mean:.3g} on average over {len(series)} steps, below 0 at {np.mean(values < 0):.0%} of them",
