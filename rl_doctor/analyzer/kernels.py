@@ -6,6 +6,7 @@ Every row is summed by itself, so that its sums do not depend on what stands bef
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -139,11 +140,13 @@ def blocks(edges: Counts) -> Iterator[_Block]:
     Args:
         edges: int64 ``[rows + 1]``, where the tokens of each row start; no row is empty.
     """
-    first, count = 0, len(edges) - 1
+    stops = edges.tolist()
+    first, count = 0, len(stops) - 1
     while first < count:
-        last = max(first + 1, int(np.searchsorted(edges, edges[first] + BLOCK, side="right")) - 1)
-        bounds = edges[first : last + 1] - edges[first]
-        yield _Block(slice(first, last), slice(int(edges[first]), int(edges[last])), bounds[:-1], bounds)
+        start = stops[first]
+        last = max(first + 1, bisect_right(stops, start + BLOCK) - 1)
+        bounds = edges[first : last + 1] - start
+        yield _Block(slice(first, last), slice(start, stops[last]), bounds[:-1], bounds)
         first = last
 
 
