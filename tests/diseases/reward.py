@@ -31,9 +31,9 @@ def _late(run: SimulatedRun) -> np.ndarray:
     return np.asarray(run.arrays["rollout_step" if "rollout_step" in run.arrays else "step"] >= onset(run))
 
 
-@injected("reward-drift", needs=_REWARD)
+@injected("reward-drift", "reward-component-imbalance", needs=_REWARD)
 def reward_mean_jumps_up(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
-    """Someone changed the scorer: from a step on every reward is 3 standard deviations higher."""
+    """Someone changed the scorer: from a step on every reward is 3 standard deviations higher, by one component that grew."""
     reward = run.arrays["reward"]
     return with_reward(run, reward + 3.0 * reward.std() * _late(run))
 
