@@ -174,6 +174,7 @@ class _Reading:
             self._look(batch)
             yield batch
             done += batch.n_sequences
+            del batch  # its memory serves to read the next one
             if self._progress is not None:
                 self._progress(done, self._run.facts.sequences)
 

@@ -141,6 +141,7 @@ def analyze(
         if fold.rows:
             for batch in source.batches(fold.columns):
                 fold.add(batch)
+                del batch  # its memory serves to read the next one
         fold.finish()
     return Analysis({**{item.name: fold.series(item) for item in wanted}, **logged}, missing, fold.reopened)
 

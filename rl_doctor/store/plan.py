@@ -154,6 +154,7 @@ def _pieces(fragments: Sequence[Fragment], segments: Sequence[Segment], columns:
                     break
                 current += 1
             position = end
+            del rows
 
 
 def batches_of(pieces: Iterable[tuple[int, Rows]], max_tokens: int, info: RunInfo, run_tokens: int = 0) -> Iterator[Batch]:
@@ -167,6 +168,7 @@ def batches_of(pieces: Iterable[tuple[int, Rows]], max_tokens: int, info: RunInf
                 held, held_tokens = [], 0
             held.append(rows)
             held_step, held_tokens = step, held_tokens + rows.n_tokens
+        del piece, rows  # held apart from what is still needed, they would outlive the next row group's reading
     if held:
         yield _batch(held_step, held, info, run_tokens)
 
