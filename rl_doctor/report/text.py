@@ -26,6 +26,8 @@ _REASONS: Final = {
     "config": "does not apply, or unknown",
     "column": "not recorded",
 }
+_MOST_DETAILS: Final = 4
+"""Rules skipped for one reason whose details are still printed one by one."""
 _RECORDING: Final = "a recording"
 
 
@@ -95,7 +97,10 @@ def _headline(console: Console, report: Report) -> None:
     ]
     console.print(Text(printable(" · ".join(known))))
     if not report.findings and report.exit_code() == 0:
-        console.print(Text("No findings.", "green"))
+        if short := _inconclusive(report):
+            console.print(Text(f"No findings, but inconclusive: too short for {count(short, 'rule')}.", "yellow"))
+        else:
+            console.print(Text("No findings.", "green"))
 
 
 def _together(findings: Iterable[Finding]) -> list[list[Finding]]:
@@ -175,20 +180,23 @@ def _skipped(results: Iterable[Result], *, only_logged: bool) -> list[tuple[str,
     Of a run of which only a log is there, every column is missing: one row names all that a recording would enable.
     """
     groups: dict[str, list[str]] = {}
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, str]] = {}
     for result in results:
         if result.outcome != "skipped":
             continue
         rule = f"{result.code} {result.name}"
-        if result.missing:
-            columns = only_logged and not any("." in name for name in result.missing)
-            groups.setdefault(_RECORDING if columns else " + ".join(result.missing), []).append(rule)
+        if not result.missing:
+            reasons.setdefault(_REASONS.get(result.reason, result.reason), {})[rule] = result.detail
+        elif only_logged and not any("." in name for name in result.missing):
+            groups.setdefault(_RECORDING, []).append(result.code)
         else:
-            reason = _REASONS.get(result.reason, result.reason)
-            reasons.setdefault(reason, []).append(f"{rule} ({result.detail})" if result.detail else rule)
+            groups.setdefault(" + ".join(result.missing), []).append(rule)
     rows = [(printable(label), ", ".join(rules)) for label, rules in sorted(groups.items(), key=lambda item: -len(item[1]))]
-    for reason, lines in reasons.items():
-        rows += _labelled(reason, lines)
+    for reason, details in reasons.items():
+        if len(details) > _MOST_DETAILS:  # the JSON report has them
+            rows.append((reason, ", ".join(details)))
+        else:
+            rows += _labelled(reason, (f"{rule} ({detail})" if detail else rule for rule, detail in details.items()))
     return rows
 
 
@@ -199,4 +207,10 @@ def _counts(report: Report) -> str:
         [count(severities["error"], "error"), count(severities["warning"], "warning"), f"{severities['info']} info"]
     )
     crashed = f", {outcomes['crashed']} crashed" if outcomes["crashed"] else ""
-    return f"{found}; {outcomes['passed']} passed, {outcomes['skipped']} skipped{crashed}"
+    short = f" ({inconclusive} inconclusive)" if (inconclusive := _inconclusive(report)) else ""
+    return f"{found}; {outcomes['passed']} passed, {outcomes['skipped']} skipped{short}{crashed}"
+
+
+def _inconclusive(report: Report) -> int:
+    """Number of rules that had too few steps."""
+    return sum(result.outcome == "skipped" and result.reason == "length" for result in report.results)

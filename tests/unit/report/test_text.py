@@ -71,10 +71,10 @@ def test_what_was_left_out_of_the_reading_is_said() -> None:
 @pytest.mark.parametrize(
     ("report", "fail_on", "last"),
     [
-        (FULL, "error", "2 errors, 1 warning, 0 info; 2 passed, 4 skipped, 1 crashed; exit 1"),
-        (FULL, "never", "2 errors, 1 warning, 0 info; 2 passed, 4 skipped, 1 crashed; exit 2"),
+        (FULL, "error", "2 errors, 1 warning, 0 info; 2 passed, 4 skipped (1 inconclusive), 1 crashed; exit 1"),
+        (FULL, "never", "2 errors, 1 warning, 0 info; 2 passed, 4 skipped (1 inconclusive), 1 crashed; exit 2"),
         (CLEAN, "error", "0 errors, 0 warnings, 0 info; 2 passed, 0 skipped; exit 0"),
-        (BLANK, "error", "0 errors, 0 warnings, 0 info; 1 passed, 4 skipped; exit 3"),
+        (BLANK, "error", "0 errors, 0 warnings, 0 info; 1 passed, 4 skipped (1 inconclusive); exit 3"),
     ],
 )
 def test_the_last_line_counts_and_names_the_exit_code(report: object, fail_on: str, last: str) -> None:
