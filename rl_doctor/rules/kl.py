@@ -88,8 +88,8 @@ def kl_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     The level is a running median of the run itself; a point is part of a spike if it exceeds the level `factor` times and by
     `sigmas` robust standard deviations of the logarithm. Recovered is info; `large` times within the last `recent` share of
-    the run, or not recovered, is a warning; longer than `lasting` of the run and not recovered is an error. A peak within
-    `sigmas` of the noise of the whole series on the logarithm is info. Values below
+    the run, or not recovered, is a warning; longer than `lasting` of the run and not recovered is an error. A shorter peak
+    within `sigmas` of the noise of the whole series on the logarithm is info. Values below
     `negligible` nat per token are within what numeric noise of logprobs produces. Passes with a KL of exactly 0, which come
     before any update, are left out.
     """
@@ -114,10 +114,10 @@ def _spike(view: View, words: str, series: Series, found: list[trend.Excursion],
     recent = worst.last >= n - max(round(limits["recent"] * n), 3)
     noise = trend.noise(np.log(np.maximum(series.values, limits["negligible"])))[0]
     severity: Severity
-    if math.log(worst.factor) < limits["sigmas"] * noise:
-        severity = "info"  # the series has such peaks all the time
-    elif not worst.recovered and worst.n > limits["lasting"] * n:
+    if not worst.recovered and worst.n > limits["lasting"] * n:
         severity = "error"
+    elif math.log(worst.factor) < limits["sigmas"] * noise:
+        severity = "info"  # the series has such peaks all the time
     elif (not worst.recovered and worst.n >= _SHORTEST_STAY) or (worst.factor >= limits["large"] and recent):
         severity = "warning"
     else:

@@ -290,8 +290,8 @@ def learning_rate_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if zero.all():
         yield _all_zero(view, series)
         return
-    step = rounding(series)
-    if step >= _COARSE and float(np.min(series.values[~zero])) <= 1.5 * step:
+    step, rest = rounding(series), series.values[~zero]
+    if (step >= _COARSE or np.ptp(rest) > 0.0) and float(np.min(rest)) <= 1.5 * step:
         yield Skip("data", f"the log rounds the learning rate to {step:g}, which is too coarse to tell 0 from small")
         return
     inner = zero.copy()

@@ -104,9 +104,9 @@ def logged(series: Series) -> bool:
 
 
 def rounding(series: Series) -> float:
-    """The step that the log rounds a series to: a power of ten from .01 to 1e-6, or 0 where the values show none."""
+    """The step that the log rounds a series to: a power of ten from .01 to 1e-8, or 0 where the values show none."""
     values = series.values[series.values != 0.0]
-    for decimals in range(2, 7):
+    for decimals in range(2, 9):
         scaled = values * 10.0**decimals
         whole = np.rint(scaled)
         if values.size and whole.all() and bool(np.all(np.abs(scaled - whole) <= 1e-6 * np.abs(scaled))):
