@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,8 @@ from rl_doctor.collectors.importers.numbers import number
 
 CHUNK: Final = 2048
 """Records of the same names that are held before they are turned into arrays."""
+MOST_NAMES: Final = 10_000
+"""Names from which numbers are no log of metrics: a vocabulary, weights, a table of samples."""
 _NUMBERS: Final = frozenset({float, int, bool})
 _GAPS: Final = ("", None)
 
@@ -19,8 +21,14 @@ Points = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Rows of the log, and the value in each."""
 
 
+class TooManyNamesError(Exception):
+    """What is read has more names than any log of metrics."""
+
+
 class Columns:
     """The numbers of a log by name. A value that is missing is a gap; one that is no number is left out.
+
+    Every method that adds something raises ``TooManyNamesError`` beyond ``MOST_NAMES`` names.
 
     Attributes:
         rows: how many records were added.
@@ -32,12 +40,14 @@ class Columns:
         self.texts: set[str] = set()
         self._pending: dict[tuple[str, ...], tuple[list[int], list[Sequence[Any]]]] = {}
         self._parts: dict[str, list[Points]] = {}
+        self._names: set[str] = set()
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add one record."""
         names = tuple(record)
         held = self._pending.get(names)
         if held is None:
+            self._name(names)
             held = self._pending[names] = ([], [])
         held[0].append(self.rows)
         held[1].append(tuple(record.values()))
@@ -47,12 +57,14 @@ class Columns:
 
     def add_rows(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Add records that have all the same names; each row has one value per name."""
+        self._name(names)
         self._store(names, range(self.rows, self.rows + len(rows)), rows)
         self.rows += len(rows)
 
     def add_long(self, shared: Mapping[str, Sequence[Any]], names: Sequence[str], values: Sequence[Any]) -> None:
         """Add records of one number each, under a name that each tells; ``shared`` are columns that all of them have."""
         rows = np.arange(self.rows, self.rows + len(names))
+        self._name((*shared, *names))
         for name, own in shared.items():
             self._put(name, rows, own)
         held: dict[str, tuple[list[int], list[Any]]] = {}
@@ -68,15 +80,18 @@ class Columns:
 
     def put(self, name: str, at: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Add numbers of one column, at rows counted from those that were added before; the caller counts the rows."""
+        self._name((name,))
         if len(at):
             self._parts.setdefault(name, []).append((at + self.rows, values))
 
     def put_values(self, name: str, values: Sequence[Any]) -> None:
         """Add values of one column, as ``put`` does."""
+        self._name((name,))
         self._put(name, np.arange(self.rows, self.rows + len(values)), values)
 
     def add_values(self, name: str, values: Sequence[Any]) -> None:
         """Add one column, whose values stand in the rows from the first on."""
+        self._name((name,))
         self._put(name, np.arange(len(values)), values)
         self.rows = max(self.rows, len(values))
 
@@ -91,6 +106,11 @@ class Columns:
         at = np.asarray(rows, np.int64)
         for name, values in zip(names, zip(*records, strict=True), strict=True):
             self._put(name, at, values)
+
+    def _name(self, names: Iterable[str]) -> None:
+        self._names.update(names)
+        if len(self._names) > MOST_NAMES:
+            raise TooManyNamesError(f"more than {MOST_NAMES:,} different names of numbers: no log of metrics; give the log")
 
     def _put(self, name: str, at: NDArray[np.int64], values: Sequence[Any]) -> None:
         kept, found = _floats(values)

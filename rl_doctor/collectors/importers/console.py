@@ -49,6 +49,45 @@ def open_bytes(path: Path) -> BufferedReader:
     return cast("BufferedReader", gzip.open(path, "rb")) if packed else path.open("rb")
 
 
+def read_bytes(path: Path, most: int) -> bytes:
+    """The beginning of a file, decompressed; a compressed file that was cut is read as far as it goes.
+
+    Args:
+        path: the file.
+        most: bytes that are read at most.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    parts: list[bytes] = []
+    try:
+        with open_bytes(path) as file:
+            while most > 0 and (data := file.read1(min(most, BLOCK))):
+                parts.append(data)
+                most -= len(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        pass
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return b"".join(parts)
+
+
+def is_cut(path: Path) -> bool:
+    """Whether a file is compressed and ends, or is damaged, before its end."""
+    try:
+        with path.open("rb") as file:
+            if file.read(2) != _GZIP:
+                return False
+        with open_bytes(path) as file:
+            while file.read1(BLOCK):
+                pass
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def blocks(path: Path) -> Iterator[str]:
     """A text in blocks of whole lines, cleaned: lines end with a line feed only, and have no colours.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -62,7 +63,7 @@ def read_table(path: Path, named: Callable[[Sequence[str]], dict[str, str]]) -> 
     if wanted is None and (numbers := _numbers(path, form, named)) is not None:
         found = assemble_columns(numbers, path)
         return Imported(found.log, notes=found.notes)
-    twice = sorted({name for name in form.names if form.names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(form.names).items() if count > 1)
     notes = [f"columns of the same name, of which the last counts: {', '.join(twice[:6])}"] if twice else []
     try:
         columns, rows = _gathered(path, form, named, wanted)

@@ -9,7 +9,7 @@ from typing import Final
 
 from rl_doctor.collectors.importers.joining import common_info, is_counted, join, same_run
 from rl_doctor.collectors.importers.registry import Fit, Imported, Importer, Sample, find, importer, sample
-from rl_doctor.collectors.importers.rows import COUNTED
+from rl_doctor.collectors.importers.row_numbers import COUNTED
 from rl_doctor.errors import DoctorError, InputError, NothingToJudgeError
 
 _NAME: Final = "folder-of-logs"

@@ -39,7 +39,8 @@ def _summary(document: Mapping[str, Any]) -> tuple[Columns, tuple[str, ...]] | N
     record = flat(document)
     if all(number(value) is None for value in record.values()):
         return None
-    return _of_records([{name: value for name, value in record.items() if name not in step_names(record)}])
+    steps = set(step_names(record))
+    return _of_records([{name: value for name, value in record.items() if name not in steps}])
 
 
 def _of_records(records: Iterable[Mapping[str, Any]]) -> tuple[Columns, tuple[str, ...]]:
@@ -134,7 +135,8 @@ def _lists_of_records(document: Mapping[str, Any]) -> tuple[Columns, tuple[str, 
             if not any(key in record for key in NAME_KEYS) and (value := next((key for key in VALUE_KEYS if key in own), None)):
                 own = {**{key: own[key] for key in step_names(own)}, "/".join(path): own[value]}
             columns.add({_marked(name): value for name, value in own.items()} if held_out else own)
-    left = ["/".join(path) for path, _ in lists if all(path != taken for taken, _ in chosen)]
+    taken = {path for path, _ in chosen}
+    left = ["/".join(path) for path, _ in lists if path not in taken]
     return columns, (f"lists without a step, left out: {', '.join(left[:6])}",) if left else ()
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import numpy as np
 
@@ -21,6 +20,8 @@ from rl_doctor.errors import InputError
 _DECODER: Final = json.JSONDecoder()
 _LOOKED_AT: Final = 50
 """Lines that recognition parses."""
+_HELD: Final = 1 << 23
+"""Characters of lines that are held at once."""
 
 
 def _recognises(sample: Sample) -> Fit:
@@ -60,7 +61,7 @@ def read(path: Path) -> Imported:
     lines = 0
     template: Template | None = None
     with open_text(path) as text:
-        while block := list(islice(text, CHUNK)):
+        for block in _blocks(text):
             if template is None and (record := _record(block[0])) is not None and flat(record) is record:
                 template = Template(block[0], record)
             if template is None or not _add_table(columns, template, block):
@@ -70,6 +71,12 @@ def read(path: Path) -> Imported:
         return _read_run_together(path)
     found = assemble_columns(columns, path)
     return Imported(found.log, notes=(*_told(damaged, lines), *found.notes))
+
+
+def _blocks(text: TextIO) -> Iterator[list[str]]:
+    while lines := text.readlines(_HELD):
+        for start in range(0, len(lines), CHUNK):
+            yield lines[start : start + CHUNK]
 
 
 def _add_table(columns: Columns, template: Template, block: Sequence[str]) -> bool:

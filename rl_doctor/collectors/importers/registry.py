@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Final
 
 from rl_doctor.collectors.importers import console
+from rl_doctor.collectors.importers.columns import TooManyNamesError
 from rl_doctor.collectors.importers.text_file import decode, encoding_of
 from rl_doctor.errors import InputError
 from rl_doctor.schema import RunInfo
@@ -138,10 +139,21 @@ def importer(
     def register(read: Callable[[Path], Imported]) -> Callable[[Path], Imported]:
         if name in _IMPORTERS:
             raise ValueError(f"importer {name} is registered twice")
-        _IMPORTERS[name] = Importer(name, label, recognises, read, marks, last, parts)
+        _IMPORTERS[name] = Importer(name, label, recognises, partial(_within_bounds, read), marks, last, parts)
         return read
 
     return register
+
+
+def _within_bounds(read: Callable[[Path], Imported], path: Path) -> Imported:
+    try:
+        found = read(path)
+    except TooManyNamesError as error:
+        raise InputError(f"{path}: {error}") from error
+    if path.is_file() and console.is_cut(path):
+        note = "the compressed file is cut short or damaged: read up to there"
+        return replace(found, notes=(note, *found.notes))
+    return found
 
 
 @cache

@@ -19,6 +19,10 @@ _MANY: Final = 0.1
 """Share of the rows that must have a step by name, for it to be preferred to a tracker's counter."""
 _ALIKE: Final = 0.9
 """Share of its values that must be at most 1 from the step, for another axis to count the same thing."""
+_FRACTIONS: Final = 0.1
+"""Share of an axis' values that are no whole numbers, from which it is one of fractions: epochs, thousands of steps."""
+STANDING: Final = 3
+"""Values of a counter from which on one that never changes stands still: it is no axis."""
 
 Steps = NDArray[np.float64]
 
@@ -38,14 +42,16 @@ def row_steps(points: Mapping[str, Points], rows: int, axes: Collection[str] = (
         axes: names that the tracker was told are axes.
 
     Returns:
-        Steps ``[rows]``, NaN where a row has none, and the names of the axes that they are of.
+        Steps ``[rows]``, NaN where a row has none, and the names of the axes that they are of. An axis of fractions, or of
+        numbers beyond 2**53, is given as it is; a counter that stands still is one where there is no other.
     """
     axis = _axis(points, rows, axes)
     if axis is None:
         return np.full(rows, np.nan), frozenset()
-    steps = _spread(points[axis], rows)
+    standing = frozenset(name for name in step_names(points) if name != axis and stands(points[name][1]))
+    steps = _spread(points[axis], rows, fractions=_is_of_fractions(points[axis][1]))
     if COUNTER not in points or axis == COUNTER:
-        return steps, frozenset({axis})
+        return steps, standing | {axis}
     counter = _spread(points[COUNTER], rows)
     both = ~np.isnan(steps) & ~np.isnan(counter)
     if bool((steps[both] == counter[both]).all()):
@@ -73,7 +79,9 @@ def _axis(points: Mapping[str, Points], rows: int, axes: Collection[str]) -> str
         if 2 * count >= rows:
             return name
     if COUNTER not in points:
-        return next((name for name, steps in whole.items() if len(steps)), None)
+        others = [name for name in named if 2 * np.isfinite(points[name][1]).sum() >= rows and _is_of_fractions(points[name][1])]
+        others += sorted((name for name, steps in whole.items() if len(steps)), key=lambda name: stands(whole[name]))
+        return next(iter(others), None)
     return next((name for name, count in moving.items() if name in axes or count >= _MANY * rows), COUNTER)
 
 
@@ -82,11 +90,22 @@ def _moves(steps: Steps) -> bool:
     return forward and (len(steps) == 1 or bool((steps != steps[:1]).any()))
 
 
-def _spread(points: Points, rows: int) -> Steps:
-    """Whole numbers at their rows, NaN elsewhere."""
+def stands(steps: Steps) -> bool:
+    """Whether a counter is the same in all of more rows than a log of one step has."""
+    return len(steps) > STANDING and bool((steps == steps[0]).all())
+
+
+def _is_of_fractions(values: NDArray[np.float64]) -> bool:
+    """Whether an axis moves forward by fractions, or beyond the numbers that are whole for sure."""
+    told = values[np.isfinite(values)]
+    return len(told) > 1 and float(np.mean(~_is_whole(told))) > _FRACTIONS and _moves(told)
+
+
+def _spread(points: Points, rows: int, *, fractions: bool = False) -> Steps:
+    """Whole numbers (or all that are finite) at their rows, NaN elsewhere."""
     at, values = points
     steps = np.full(rows, np.nan)
-    steps[at] = np.where(_is_whole(values), values, np.nan)
+    steps[at] = np.where(np.isfinite(values) if fractions else _is_whole(values), values, np.nan)
     return steps
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from rl_doctor.collectors.importers.columns import Columns, Points
 from rl_doctor.collectors.importers.numbers import whole
+from rl_doctor.collectors.importers.row_numbers import last_run, numbered
 from rl_doctor.collectors.importers.row_steps import MANY_RETURNS, returns, row_steps
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.store.metric_log import MetricLog, ordered, split_of
 from rl_doctor.store.step_axis import plain_name, step_names
 
-COUNTED: Final = "no row has a step: rows are counted from 1"
-"""What is said of a log without steps."""
 BOOKKEEPING: Final = frozenset(
     {"_step", "_timestamp", "_runtime", "_wandb", "wall_time", "relative_time_(process)", "relative_time_(wall)", ""}
 )  # fmt: skip
@@ -31,6 +30,8 @@ _LARGEST: Final = float(np.finfo(np.float32).max)
 """Trainers compute in float32 or less: what is beyond it overflowed, whatever printed it."""
 _MANY_ROWS: Final = 4.0
 """Rows per step from which a log is one of samples or micro-batches."""
+_MANY_TEXTS: Final = 8
+"""Names of texts from which a log that holds hardly any number is one of texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class Assembled:
 def assemble(rows: Iterable[Row], path: Path) -> Assembled:
     """Turn rows into series.
 
-    Values that are no numbers are left out. Where no row has a step, rows are counted from 1. Where some have, the others are
-    left out: they are summaries. A step that comes again (a run that was resumed) replaces what was logged for it before; where
+    Values that are no numbers are left out. Where no row has a step, or the step stands still, rows are counted from 1. Where
+    some have, the others are left out: they are summaries. Of two runs one after the other the last is read. A step that comes again (a run that was resumed) replaces what was logged for it before; where
     each step has several rows one after the other (samples, micro-batches), their mean counts.
 
     Args:
@@ -106,7 +107,7 @@ def _is_bookkeeping(name: str) -> bool:
     return plain in BOOKKEEPING or plain.startswith(_INDEX)
 
 
-def assemble_points(points: Mapping[str, Points], steps: NDArray[np.float64], texts: Collection[str], path: Path) -> Assembled:
+def assemble_points(points: Mapping[str, Points], steps: NDArray[np.float64], texts: Set[str], path: Path) -> Assembled:
     """Turn numbers by name into series.
 
     Args:
@@ -123,16 +124,26 @@ def assemble_points(points: Mapping[str, Points], steps: NDArray[np.float64], te
         filled[at] = True
     notes: list[str] = []
     known = ~np.isnan(steps)
-    if not known.any() and filled.any():
-        if len(steps) == 1:
-            raise NothingToJudgeError(f"{path}: a single record without a step: the summary of a run; give the log of its steps")
-        steps = np.cumsum(filled).astype(np.float64)
-        known = filled
-        notes.append(COUNTED)
-    elif left := int((filled & ~known).sum()):
-        notes.append(f"{_count(left, 'row')} without a step left out")
+    if not known.any() and len(steps) == 1 and filled.any():
+        raise NothingToJudgeError(f"{path}: a single record without a step: the summary of a run; give the log of its steps")
+    steps, said = numbered(points, steps, filled)
+    if said:
+        notes.append(said)
+        known = ~np.isnan(steps)
+    if left := int((filled & ~known).sum()):
+        notes.append(_left_out(left, int(filled.sum())))
     if not (known & filled).any():
         raise NothingToJudgeError(f"{path}: no number in it that belongs to a step; log metrics by step and export it again")
+    if texts and 5 * len(points) <= len(texts - points.keys()) >= _MANY_TEXTS:
+        raise NothingToJudgeError(
+            f"{path}: nearly all values are texts, not numbers ({_shown(sorted(texts - points.keys()))}); log them as numbers"
+        )
+    if start := last_run(points, np.where(known & filled, steps, np.nan)):
+        notes.append(
+            f"the steps begin anew at {steps[start]:.0f} and run as far again, with other values: two runs one after the other, "
+            "of which the last alone is judged; give the others in files of their own"
+        )
+        known[:start] = False
     made = _Making(np.where(known, steps, 0).astype(np.int64), known & filled, path)
     log = {(name, split_of(name)): made.points(name, *found) for name, found in points.items() if known[found[0]].any()}
     names = {name for name, _ in log}
@@ -199,6 +210,15 @@ class _Making:
             yield f"{_count(repeated, 'step')} logged more than once: the last value of each counts"
         elif len(falls):
             yield f"rows out of order at {_count(len(falls), 'place')}: sorted by step"
+
+
+def _left_out(left: int, rows: int) -> str:
+    if 2 * left <= rows:
+        return f"{_count(left, 'row')} without a step left out"
+    return (
+        f"MOST ROWS LEFT OUT: {left:,} of {rows:,} have no step, and the report is of {_count(rows - left, 'row')}; "
+        "log the step in every row"
+    )
 
 
 def _told_again(steps: NDArray[np.int64], values: NDArray[np.float64]) -> bool:

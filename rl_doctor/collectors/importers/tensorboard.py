@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.collectors.importers.columns import Points
+from rl_doctor.collectors.importers.columns import MOST_NAMES, Points, TooManyNamesError
 from rl_doctor.collectors.importers.protobuf import FIXED32, fields, member, signed, varint
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble_points
@@ -214,6 +214,8 @@ class _Events:
             return None
         name = tag if not self.prefix or split_of(tag) == "eval" else f"{self.prefix}{tag}"
         column = self.columns.setdefault(name, ([], []))
+        if len(self.columns) > MOST_NAMES:
+            raise TooManyNamesError(f"more than {MOST_NAMES:,} different tags: no log of metrics; log fewer")
         column[0].append(len(self.steps))
         column[1].append(scalar)
         self.steps.append(step)

@@ -16,6 +16,8 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 """Byte order marks: a redirect in PowerShell writes UTF-16."""
+LARGEST_DOCUMENT: Final = 128_000_000
+"""Bytes of a text that is parsed whole: as objects it takes several times as much memory."""
 
 
 def encoding_of(head: bytes) -> str:
@@ -48,7 +50,21 @@ def read_text(path: Path) -> str:
     """All of a text.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or is too large to be held.
     """
+    check_size(path, path.stat().st_size)
     with open_text(path) as text:
         return text.read()
+
+
+def check_size(path: Path, size: int) -> None:
+    """Refuse a document that is too large to be held whole.
+
+    Raises:
+        InputError: it is.
+    """
+    if size > LARGEST_DOCUMENT:
+        raise InputError(
+            f"{path}: one JSON document of more than {LARGEST_DOCUMENT / 1e6:.0f} MB: write one record per line, which is read "
+            "piece by piece"
+        )

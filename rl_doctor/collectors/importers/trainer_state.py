@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rl_doctor.collectors.importers.console import open_bytes, seen
+from rl_doctor.collectors.importers import text_file
+from rl_doctor.collectors.importers.console import read_bytes, seen
 from rl_doctor.collectors.importers.numbers import whole
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble, row_of
-from rl_doctor.collectors.importers.text_file import decode
+from rl_doctor.collectors.importers.text_file import check_size, decode
 from rl_doctor.errors import InputError
 from rl_doctor.schema import RunConfig, RunInfo
 
@@ -80,12 +81,8 @@ def _chosen(folder: Path) -> tuple[Path, tuple[str, ...]]:
 
 def _document(path: Path) -> tuple[list[Any], Mapping[str, Any], tuple[str, ...]]:
     """The history, the settings beside it, and what there is to say where the file is cut short."""
-    try:
-        with open_bytes(path) as file:
-            data = file.read()
-    except (OSError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
-    text = decode(data)
+    text = decode(read_bytes(path, text_file.LARGEST_DOCUMENT + 1))
+    check_size(path, len(text))
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rl_doctor.collectors.importers.columns import Columns
+from rl_doctor.collectors.importers.columns import Columns, TooManyNamesError
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.collectors.importers.tracker_config import info_of
@@ -46,7 +46,7 @@ def read(path: Path) -> Imported:
             columns.add(values)
         config, internal = dict(run.config), run.rawconfig.get("_wandb")
         notes = [f"run {run.name!r} ({name}), {run.state}"]
-    except InputError:
+    except (InputError, TooManyNamesError):
         raise
     except Exception as error:  # the client raises of many kinds, some no more than Exception
         raise InputError(f"wandb://{name}: {_reason(error)}") from error

@@ -30,6 +30,8 @@ _KEY, _NESTED, _BOOLEAN, _INTEGER, _NUMBER, _TEXT, _JSON, _VALUE_JSON = 1, 2, 4,
 _ITEM_KEY, _VALUE_KEY = 0x0A, b"\x82\x01"
 _LONG: Final = 0x80
 """Lengths from here on take more than one byte."""
+_DOUBLE: Final = 8
+"""Bytes of a number."""
 _TAIL: Final = 8
 """Blocks at the end of a log in which its last row is looked for."""
 
@@ -247,7 +249,7 @@ def _item(data: bytes) -> tuple[Sequence[str], Any]:
             value = json.loads(content)
         elif number == _TEXT and isinstance(content, bytes):
             value = _text(content)
-        elif number == _NUMBER and isinstance(content, bytes):
+        elif number == _NUMBER and isinstance(content, bytes) and len(content) == _DOUBLE:
             (value,) = struct.unpack("<d", content)
         elif number == _INTEGER and isinstance(content, int):
             value = zigzag(content)
