@@ -44,9 +44,10 @@ def _longest(found: Mapping[str, Stats]) -> int:
 @rule(
     "RLD404", "reward-component-imbalance",
     severity="error",
-    optional=(COMPONENT,),
+    optional=(COMPONENT, "reward.std"),
     limits={
-        "share": 0.99, "scale": 100.0, "grown": 8.0, "sudden": 15.0, "jump": 50.0, "above": 4.0, "live": 0.5, "steps": 5,
+        "share": 0.99, "scale": 100.0, "unseen": 20.0, "grown": 8.0, "sudden": 15.0, "jump": 50.0, "above": 4.0, "live": 0.5,
+        "steps": 5,
         "constant": 50.0,
     },
     cause="One reward component is on another scale than the rest, so that the others decide nothing.",
@@ -57,6 +58,7 @@ def _longest(found: Mapping[str, Stats]) -> int:
     avoids=(
         "A single component.",
         "A component that is large and constant: it cancels against the baseline, and is info.",
+        "A component that the configuration's weights scale down, or that hardly enters the whole reward.",
         "A component that is learned: its largest value stays what it was, or it stays within the size of the others.",
     ),
     source="Public post-mortems in which a shaped component drives the update; reproduced by scaling one component",
@@ -68,7 +70,11 @@ def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Ski
     others can then rise or fall without any effect.
 
     It fires as a warning if one component holds at least `share` of the within-group variance although another varies too
-    and its standard deviation is `scale` times smaller, at `live` of the late steps.
+    and its standard deviation is `scale` times smaller, at `live` of the late steps. A log has no variance within groups: there
+    it is a warning if the standard deviation over the batch (or else what its mean varies by from step to step) is `scale` times
+    that of every other component that varies, at the start and at the end of the run. Weights of the configuration count; if they
+    are not known and the standard deviation of the whole reward is `unseen` times smaller, the component does not enter it as it
+    is logged, and nothing is said.
 
     A component whose own size grows in mid-run is a warning from `grown` times on, and an error from `jump` times on if it
     grew at once. Size is its largest absolute value, where that was recorded, or else its mean; a mean can also grow by
@@ -86,7 +92,11 @@ def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Ski
     grown = [hit for name, stats in found.items() if (hit := _grown(name, stats, _others(found, name), limits)) is not None]
     yield from grown
     if not grown and len(found) > 1:
-        yield from _drowned(found, limits)
+        yield from (
+            _drowned(found, limits)
+            if any("variance_share" in stats for stats in found.values())
+            else _outsized(view, found, limits)
+        )
     for name, stats in found.items():
         if (hit := _towering(name, stats, _others(found, name), limits)) is not None:
             yield hit
@@ -154,6 +164,59 @@ def _drowned(found: Mapping[str, Stats], limits: Limits) -> Iterator[Hit]:
                 (evidence(share, last.first, -1, value=level, limit=limits["share"], where={"component": name}),),
                 ruled_out=("other components that are constant: they vary within the batch",),
             )
+
+
+def _outsized(view: View, found: Mapping[str, Stats], limits: Limits) -> Iterator[Hit]:
+    """A component that varies far more than all others that vary, where only statistics over batches were logged."""
+    moving = {name: series for name, stats in found.items() if (series := _movement(stats, limits)) is not None}
+    weights = view.config.reward_weights or {}
+    known = all(name in weights for name in moving)
+    factors = {name: abs(weights[name]) if known else 1.0 for name in moving}
+    sizes = {name: [factors[name] * size for size in _ends(series)] for name, series in moving.items()}
+    for name, (first, last) in sizes.items():
+        others = [size for other, size in sizes.items() if other != name and max(size) > 0.0]
+        if not others:
+            continue
+        before, after = (max(size[end] for size in others) for end in (0, 1))
+        if first < limits["scale"] * before or last < limits["scale"] * after or last <= 0.0 or after <= 0.0:
+            continue
+        whole = view.get("reward.std")
+        if not known and whole is not None and last > limits["unseen"] * trend.late(whole.values).center:
+            continue
+        spread = found[name].get("std")
+        shown = moving[name] if spread is None else spread
+        how = "varies by" if spread is not None else "moves from step to step by"
+        yield Hit(
+            f"Reward component {name} {how} {last:.3g}, {times(last / after)} what any other does ({after:.2g} at most)",
+            "warning",
+            (evidence(shown, 0, -1, value=last, baseline=after, limit=limits["scale"] * after, where={"component": name}),),
+            ruled_out=("other components that are constant: they vary too",),
+            unchecked=(
+                "how much of it is within groups: a log has the spread over the batch only",
+                *(() if known else ("the weights with which components are added: config.reward_weights",)),
+            ),
+        )
+
+
+def _movement(stats: Stats, limits: Limits) -> Series | None:
+    """The standard deviation over the batch per step, or the sizes of the steps of the mean; None if it hardly ever varies."""
+    spread, mean = stats.get("std"), stats.get("mean")
+    if spread is None:
+        if mean is None or len(mean) <= 2 * limits["steps"]:
+            return None
+        steps = np.abs(np.diff(mean.values)) / math.sqrt(2.0)
+        spread = Series(mean.metric, mean.unit, mean.steps[1:], steps, mean.counts[1:])
+    if len(spread) < limits["steps"]:
+        return None
+    size = _size(stats)
+    rounding = 1e-6 * (0.0 if size is None else float(size.values.max()))
+    return spread if float(np.mean(spread.values > rounding)) >= limits["live"] else None
+
+
+def _ends(series: Series) -> tuple[float, float]:
+    """Mean of the first and of the last half."""
+    half = len(series) // 2
+    return float(np.mean(series.values[:half])), float(np.mean(series.values[half:]))
 
 
 def _alive(stats: Stats, below: float, share: float) -> bool:

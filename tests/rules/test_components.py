@@ -127,3 +127,37 @@ def test_component_that_is_nearly_always_earned_is_not_worth_a_word() -> None:
     values = {"reward.component.format.mean": format_score, "reward.component.success.mean": RNG(0).random(N)}
     assert severity("RLD404", values) is None
     assert severity("RLD413", values) is None
+
+
+def _logged(seed: int, factor: float, *, stds: bool = True, n: int = 80) -> dict[str, Floats]:
+    rng = RNG(seed)
+    values: dict[str, Floats] = {}
+    for name, level, spread in (("accuracy", 0.4, 0.3), ("format", 0.7, 0.2), ("style", 0.5 * factor, 0.25 * factor)):
+        stem = f"reward.component.{name}"
+        values[f"{stem}.mean"] = level + spread / 8 * autoregressive(rng, n, 0.5)
+        if stds:
+            values[f"{stem}.std"] = spread * np.exp(0.1 * autoregressive(rng, n))
+    return values
+
+
+@pytest.mark.parametrize("stds", [True, False])
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, None), (20.0, None), (500.0, "warning")])
+def test_log_in_which_one_component_varies_hundreds_of_times_more(*, stds: bool, factor: float, expected: str | None) -> None:
+    for seed in range(20):
+        found = result("RLD404", _logged(seed, factor, stds=stds)).findings
+        assert [item.severity for item in found] == ([] if expected is None else [expected])
+        if expected is not None:
+            assert found[0].evidence[0].where == {"component": "style"}
+            assert any("config.reward_weights" in line for line in found[0].unchecked)
+
+
+def test_weights_that_even_components_out_and_constant_ones_are_no_imbalance() -> None:
+    values = _logged(0, 500.0)
+    even = with_config(reward_weights={"accuracy": 1.0, "format": 1.0, "style": 0.002})
+    assert severity("RLD404", values, even) is None
+    equal = with_config(reward_weights={"accuracy": 1.0, "format": 1.0, "style": 1.0})
+    assert severity("RLD404", values, equal) == "warning"
+    assert severity("RLD404", values | {"reward.std": np.full(80, 0.4)}) is None
+    values["reward.component.style.mean"][:] = 250.0
+    values["reward.component.style.std"][:] = 0.0
+    assert severity("RLD404", values) in {None, "info"}
