@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -66,8 +67,9 @@ def assemble(rows: Iterable[Row], path: Path) -> Assembled:
     """Turn rows into series.
 
     Values that are no numbers are left out. Where no row has a step, or the step stands still, rows are counted from 1. Where
-    some have, the others are left out: they are summaries. Of two runs one after the other the last is read. A step that comes again (a run that was resumed) replaces what was logged for it before; where
-    each step has several rows one after the other (samples, micro-batches), their mean counts.
+    some have, the others are left out: they are summaries. Of two runs one after the other the last is read. A step that comes
+    again (a run that was resumed) replaces what was logged for it before; where each step has several rows one after the other
+    (samples, micro-batches), their mean counts.
 
     Args:
         rows: in the order of the log.
@@ -107,7 +109,7 @@ def _is_bookkeeping(name: str) -> bool:
     return plain in BOOKKEEPING or plain.startswith(_INDEX)
 
 
-def assemble_points(points: Mapping[str, Points], steps: NDArray[np.float64], texts: Set[str], path: Path) -> Assembled:
+def assemble_points(points: Mapping[str, Points], steps: NDArray[np.float64], texts: AbstractSet[str], path: Path) -> Assembled:
     """Turn numbers by name into series.
 
     Args:
@@ -132,12 +134,12 @@ def assemble_points(points: Mapping[str, Points], steps: NDArray[np.float64], te
         known = ~np.isnan(steps)
     if left := int((filled & ~known).sum()):
         notes.append(_left_out(left, int(filled.sum())))
-    if not (known & filled).any():
-        raise NothingToJudgeError(f"{path}: no number in it that belongs to a step; log metrics by step and export it again")
     if texts and 5 * len(points) <= len(texts - points.keys()) >= _MANY_TEXTS:
         raise NothingToJudgeError(
             f"{path}: nearly all values are texts, not numbers ({_shown(sorted(texts - points.keys()))}); log them as numbers"
         )
+    if not (known & filled).any():
+        raise NothingToJudgeError(f"{path}: no number in it that belongs to a step; log metrics by step and export it again")
     if start := last_run(points, np.where(known & filled, steps, np.nan)):
         notes.append(
             f"the steps begin anew at {steps[start]:.0f} and run as far again, with other values: two runs one after the other, "
