@@ -10,12 +10,28 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import PROGRESS, evidence, first_of, lacking, positive, progress, rounding, span, times, too_short
+from rl_doctor.rules.reading import (
+    KL_OLD,
+    PROGRESS,
+    REWARD,
+    evidence,
+    first_of,
+    lacking,
+    positive,
+    progress,
+    rounding,
+    span,
+    times,
+    too_short,
+)
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
 _COARSE = 1e-4
 """A log that rounds to this or more shows small numbers as 0."""
+_MOTION = (*KL_OLD, "policy.clip_frac", "ref.kl_k3", "ref.kl_k2", "ref.kl_abs", "ref.kl")
+"""What is 0 throughout where no step changes the policy."""
+_COURSES = (*REWARD, "policy.entropy", "length.mean")
 
 
 @rule(
@@ -259,8 +275,8 @@ def _why_zero(view: View, series: Series, zero: NDArray[np.bool_]) -> tuple[str 
 @rule(
     "RLD605", "learning-rate-zero",
     severity="error",
-    optional=("optim.learning_rate", "policy.kl_old_k3", "ref.kl_k3"),
-    limits={"steps": 2, "error_share": 0.05, "error_steps": 10},
+    optional=("optim.learning_rate", *_MOTION, *_COURSES, "optim.grad_norm"),
+    limits={"steps": 2, "error_share": 0.05, "error_steps": 10, "still": 8},
     cause="The schedule has run out (too few total steps), or the optimizer was set up with a learning rate of 0.",
     advice=(
         "Compare the total number of steps that the scheduler was given with the number of steps of the run.",
@@ -276,7 +292,9 @@ def learning_rate_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     Steps with a learning rate of exactly 0 are counted, leaving out the first step and the last. More than `steps` in a row
     is a warning, and an error from `error_share` of the run or `error_steps` on. If the log says 0 everywhere it may be
-    rounded: it is an error only if the policy does not move either, and info otherwise.
+    rounded: it is an error only if the policy does not move either (the KL to the old policy, that to the reference and the
+    share of clipped tokens are exactly 0, over `still` steps), and info if it moves. If that is not known and other numbers of
+    the log have more digits than a rounding to 0 allows, it is a warning where reward, length and entropy go nowhere, else info.
     """
     series = view.get("optim.learning_rate")
     if series is None:
@@ -288,7 +306,7 @@ def learning_rate_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         yield too_short(series, 4) or Skip("length", "inconclusive")
         return
     if zero.all():
-        yield _all_zero(view, series)
+        yield _all_zero(view, series, limits)
         return
     step, rest = rounding(series), series.values[~zero]
     if (step >= _COARSE or np.ptp(rest) > 0.0) and float(np.min(rest)) <= 1.5 * step:
@@ -312,16 +330,41 @@ def learning_rate_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     )
 
 
-def _all_zero(view: View, series: Series) -> Hit:
-    moved = [found for name in ("policy.kl_old_k3", "ref.kl_k3") if (found := view.get(name)) is not None]
-    moves = any(float(found.values.max()) > 1e-9 for found in moved)
-    still = bool(moved) and not moves and len(series) >= 8
+def _all_zero(view: View, series: Series, limits: Limits) -> Hit:
+    moved = [found for name in _MOTION if (found := view.get(name)) is not None]
+    moves = any(float(np.abs(found.values).max()) > 1e-9 for found in moved)
+    still = bool(moved) and not moves and len(series) >= limits["still"]
+    fine = _finer(view)
+    courses = [found for name in _COURSES if (found := view.get(name)) is not None and len(found) >= trend.SHORTEST]
+    idle = not moved and fine is not None and bool(courses) and all(abs(trend.change(item.values).z) < 6.0 for item in courses)
+    if still:
+        cause = None
+        ruled_out = tuple(f"rounding: {found.metric} stays 0" for found in moved[:1])
+    elif fine is None:
+        cause, ruled_out = "The log rounds small numbers to 0.", ()
+    else:
+        cause = (
+            "It is not the rate that trains: that of another parameter group, or a number that was never filled in."
+            if moves
+            else None
+        )
+        ruled_out = (f"a log that rounds small numbers to 0: {fine.metric} has more digits",)
     return Hit(
         f"Learning rate is logged as 0 at all {len(series)} steps"
-        + ("; the policy moves, so that the log is rounded" if moves else "; the policy does not move" if still else ""),
-        "error" if still else "info",
+        + ("; the policy moves all the same" if moves else "; the policy does not move" if still else ""),
+        "error" if still else "warning" if idle else "info",
         (evidence(series, 0, -1, value=0.0, limit=0.0),),
-        cause=None if still else "The log rounds small numbers to 0.",
-        ruled_out=(f"rounding: {moved[0].metric} stays 0",) if still else (),
-        unchecked=("whether the policy moves: logprob and old_logprob, or ref_logprob",) if not moved else (),
+        cause=cause,
+        ruled_out=ruled_out,
+        unchecked=()
+        if moved
+        else ("whether the policy moves: the KL to the old policy or to the reference (in a recording: logprob, old_logprob)",),
+    )
+
+
+def _finer(view: View) -> Series | None:
+    """A number of the log that has more digits than one that is rounded to a power of ten."""
+    names = (*_COURSES, *_MOTION, "optim.grad_norm")
+    return next(
+        (found for name in names if (found := view.get(name)) is not None and found.values.any() and rounding(found) == 0.0), None
     )

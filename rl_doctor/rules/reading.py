@@ -109,7 +109,7 @@ def rounding(series: Series) -> float:
     for decimals in range(2, 9):
         scaled = values * 10.0**decimals
         whole = np.rint(scaled)
-        if values.size and whole.all() and bool(np.all(np.abs(scaled - whole) <= 1e-6 * np.abs(scaled))):
+        if values.size and whole.all() and bool(np.all(np.abs(scaled - whole) <= np.minimum(1e-6 * np.abs(scaled), 0.01))):
             return float(10.0**-decimals)
     return 0.0
 

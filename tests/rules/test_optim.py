@@ -115,3 +115,16 @@ def test_exact_zeros_at_both_ends_belong_to_a_stretch_of_zero_learning_rate() ->
     (found,) = result("RLD605", {"optim.learning_rate": rate}).findings
     assert found.severity == "error"
     assert "steps 21 to 60 (40 of 60 steps)" in found.message
+
+
+def test_zero_rate_among_numbers_with_many_digits_is_no_rounding() -> None:
+    for seed in range(20):
+        rng = RNG(seed)
+        run = {"optim.learning_rate": np.zeros(60), "reward.mean": 0.4 + 0.03 * autoregressive(rng, 60, 0.5)}
+        assert severity("RLD605", run) == "warning"
+        assert severity("RLD605", run | {"policy.clip_frac": np.zeros(60), "policy.kl_old": np.zeros(60)}) == "error"
+        coarse = {name: np.round(values, 3) for name, values in run.items()}
+        (found,) = result("RLD605", coarse).findings
+        assert (found.severity, "rounds" in found.cause) == ("info", True)
+        (found,) = result("RLD605", run | {"policy.kl_old_k3": np.full(60, 2.1234567891e-4)}).findings
+        assert (found.severity, "rounds" in found.cause) == ("info", False)
