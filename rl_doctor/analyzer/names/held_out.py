@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final
 
-from rl_doctor.analyzer.names.registry import LONGEST, Trainer, pattern, plain, spelled
+from rl_doctor.analyzer.names.registry import AT, LONGEST, Trainer, pattern, plain, spelled
 
 _SPLIT: Final = r"(?:eval|val|valid|validation|test|heldout|held_out|dev)(?:uation)?(?:-core|-aux)?[_-]"
 _RIGHT: Final = (
@@ -15,14 +15,14 @@ _RIGHT: Final = (
     r"correctness)"
 )
 _SCORE: Final = r"(?:reward|score|reward_mean|mean_reward|avg_reward|score_mean|mean_score|avg_score)"
-_END: Final = r"(?:_(?:mean|avg|rate|mean@\d+|avg@\d+))?"
+_END: Final = rf"(?:_(?:mean|avg|rate|mean{AT}\d+|avg{AT}\d+))?"
 MEAN: Final = (
     rf"{_SPLIT}(?:(?P<source>.+?)_)?{_RIGHT}{_END}",
-    rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:mean|avg|acc)@\d+",
+    rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:mean|avg|acc){AT}\d+",
     rf"{_SPLIT}(?!rewards_)(?:(?P<source>.+?)_)?{_SCORE}{_END}",
 )
 """Tiers of patterns of mean scores, the best first: shares that are right before rewards."""
-BEST: Final = (rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:best@\d+(?:_mean)?|pass@?_?(?:[2-9]|\d\d+)|pass@?_?k)",)
+BEST: Final = (rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:best{AT}\d+(?:_mean)?|pass@?_?(?:[2-9]|\d\d+)|pass@?_?k)",)
 LOSS: Final = (rf"{_SPLIT}loss",)
 
 _STARTS: Final = re.compile(_SPLIT)

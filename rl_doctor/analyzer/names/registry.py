@@ -30,6 +30,9 @@ LONGEST: Final = 200
 _REMEMBERED: Final = 8192
 """Names whose form is kept: more than the logs of a run hold beside the tables."""
 _PLACE: Final = re.compile(r"\\\{(\w+)\\\}")
+_NUMBERED: Final = re.compile(r"@\(\?P<(\w+)>\.\+\)")
+AT: Final = r"(?:@|_(?=\d))"
+"""What stands between a statistic and the number of answers: tensorboardX writes ``mean@8`` as ``mean_8``."""
 
 
 @lru_cache(_REMEMBERED)
@@ -192,7 +195,8 @@ class Names:
 @cache
 def pattern(native: str) -> re.Pattern[str]:
     """A native name as a pattern on ``spelled`` names; each ``{word}`` is a group."""
-    return re.compile(_PLACE.sub(r"(?P<\1>.+)", re.escape(spelled(native))), re.IGNORECASE)
+    made = _PLACE.sub(r"(?P<\1>.+)", re.escape(spelled(native)))
+    return re.compile(_NUMBERED.sub(lambda found: rf"{AT}(?P<{found[1]}>\d+)", made), re.IGNORECASE)
 
 
 def matching(native: str, names: Collection[str]) -> list[str]:

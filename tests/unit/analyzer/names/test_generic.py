@@ -52,3 +52,13 @@ def test_names_that_nobody_would_write_are_left_alone() -> None:
     assert found.info.trainer == "verl"
     assert "reward.mean" in meanings(found)
     assert max(map(len, found.unknown)) > LONGEST
+
+
+@pytest.mark.parametrize("at", ["@", "_"])
+def test_the_number_of_answers_may_stand_behind_an_underscore(at: str) -> None:
+    for base in (varied(LOGS["VERL"].names()), {"reward": LINE}):
+        logged = {name: values for name, values in base.items() if not name.startswith("val-")}
+        scored = {f"val-core/openai/gsm8k/acc/mean{at}8": LINE, f"val-core/openai/gsm8k/acc/best{at}8/mean": 2 * LINE}
+        found = meanings(read({**logged, **scored, "val-core/openai/gsm8k/acc/mean_length": 100 * LINE}))
+        np.testing.assert_allclose(found["val.mean_at_n"], LINE)
+        np.testing.assert_allclose(found["val.best_at_n"], 2 * LINE)
