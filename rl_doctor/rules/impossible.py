@@ -27,6 +27,11 @@ _SIZES: Final = (
     "optim.grad_norm", "optim.learning_rate", "reward.std", "adv.std", "group.std_mean", "length.min", "length.mean",
     "length.max", "value.loss", "policy.ratio_mean", "mismatch.abs", "turns.mean",
 )  # fmt: skip
+_SUMMED: Final = "policy.entropy_sequence"
+_NEGATIVE: Final = (
+    "It is a bonus or a loss logged with a minus sign, the entropy of a density, or a sum that counts padding: the entropy of a "
+    "choice among tokens cannot be negative."
+)
 _ROWS: Final = "data.negative_length_frac"
 """Measured where rows were recorded, whose lengths rule impossible-length judges."""
 _ORDERED: Final = ("reward", "reward.score", "adv", "return", "length")
@@ -66,7 +71,7 @@ class _Bounds:
     "RLD006", "impossible-values",
     severity="error",
     optional=(
-        "policy.entropy", "value.explained_var", _ROWS, *_SHARES, *_DIVERGENCES, *_SIZES, *_SIGNED,
+        "policy.entropy", _SUMMED, "value.explained_var", _ROWS, *_SHARES, *_DIVERGENCES, *_SIZES, *_SIGNED,
         *(name for stem in _ORDERED for name in _ends(stem)),
     ),
     limits={
@@ -82,7 +87,7 @@ class _Bounds:
         "Rounding: by the digits that the log itself has.",
         "Estimates of a KL that may be negative (k1, or one that is not known).",
         "Shares in per cent: info.",
-        "An entropy that is logged as a loss, with a minus sign: info.",
+        "An entropy that is negative by rounding alone.",
         "One ratio per sequence, whose clip range is far narrower.",
     ),
     source="Definitions; a public run log with a clip share of 1 and a KL of 1e-9 in the same rows",
@@ -110,7 +115,9 @@ def impossible_values(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     A share that is above 1 at `per_cent` of the rows, and never above 100, is in per cent, which is info; one whose largest
     value is less than five times its median may be, which is a warning.
     """
-    names = [name for name in (*_SHARES, *_DIVERGENCES, *_SIZES, "policy.entropy", "value.explained_var") if view.get(name)]
+    names = [
+        name for name in (*_SHARES, *_DIVERGENCES, *_SIZES, "policy.entropy", _SUMMED, "value.explained_var") if view.get(name)
+    ]
     if not names:
         yield Skip("data", "no number with a known range was measured")
         return
@@ -155,13 +162,15 @@ def _hit(found: Breach, words: str, value: float, severity: Severity = "error", 
     )
 
 
-def _below_zero(series: Series | None, limits: Limits, severity: Severity = "error", tolerance: float = 0.0) -> Iterator[Hit]:
+def _below_zero(
+    series: Series | None, limits: Limits, severity: Severity = "error", tolerance: float = 0.0, cause: str | None = None
+) -> Iterator[Hit]:
     if series is None:
         return
     found = among(series, series.values < -max(_slack(limits, series), tolerance), 0.0)
     if found is not None:
         lowest = float(series.values.min())
-        yield _hit(found, f"is {lowest:.3g}, below 0,", lowest, severity)
+        yield _hit(found, f"is {lowest:.3g}, below 0,", lowest, severity, cause)
 
 
 def _above(
@@ -198,15 +207,12 @@ def _share(series: Series | None, limits: Limits) -> Iterator[Hit]:
 
 
 def _entropy(view: View, limits: Limits) -> Iterator[Hit]:
+    yield from _below_zero(view.get(_SUMMED), limits, cause=_NEGATIVE)
     series = view.get("policy.entropy")
     if series is None:
         return
-    below = among(series, series.values < -_slack(limits, series), 0.0)
-    if below is not None and float(np.mean(series.values <= 0.0)) >= 0.95 and len(series) >= 3:
-        cause = "It is logged as a loss, with a minus sign."
-        yield _hit(below, "is below 0,", float(series.values.min()), "info", cause)
-    else:
-        yield from _below_zero(series, limits)
+    mostly = float(np.median(series.values)) < 0.0
+    yield from _below_zero(series, limits, cause=_NEGATIVE if mostly else None)
     words = view.info.vocab_size
     most = math.log(words) if words else math.log(limits["vocabulary"])
     summed = None if words else "It is a sum over the tokens of a response, or in another unit than nat."

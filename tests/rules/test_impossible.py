@@ -57,7 +57,7 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Floats]], None], str, str]] = {
     "share below 0": (lambda run: run["policy.clip_frac"].__setitem__(3, -0.1), "policy.clip_frac", "error"),
     "share in per cent": (lambda run: run.update({_CLIP: 100 * run[_CLIP]}), _CLIP, "info"),
     "negative entropy": (lambda run: run["policy.entropy"].__setitem__(4, -0.2), "policy.entropy", "error"),
-    "entropy as a loss": (lambda run: run.update({"policy.entropy": -run["policy.entropy"]}), "policy.entropy", "info"),
+    "entropy as a loss": (lambda run: run.update({"policy.entropy": -run["policy.entropy"]}), "policy.entropy", "error"),
     "summed entropy": (lambda run: run.update({"policy.entropy": 300 * run["policy.entropy"]}), "policy.entropy", "warning"),
     "negative k3": (lambda run: run["policy.kl_old_k3"].__setitem__(7, -0.02), "policy.kl_old_k3", "error"),
     "slightly negative k3": (lambda run: run["policy.kl_old_k3"].__setitem__(7, -2e-4), "policy.kl_old_k3", "warning"),
@@ -129,3 +129,18 @@ def test_one_ratio_per_sequence_is_another_matter() -> None:
 
 def test_nothing_with_a_known_range_is_skipped() -> None:
     assert result(CODE, {}).outcome == "skipped"
+
+
+def test_entropy_below_zero_is_no_milder_in_more_rows() -> None:
+    for rows in (1, 3, 10, 40, N):
+        for seed in range(20):
+            values = _run(seed)
+            values["policy.entropy"][:rows] *= -1
+            (found,) = result(CODE, values).findings
+            assert found.severity == "error"
+            assert ("minus sign" in found.cause) == (rows > N // 2)
+
+
+def test_summed_entropy_below_zero_is_impossible_and_has_no_upper_bound() -> None:
+    assert severity(CODE, {"policy.entropy_sequence": np.full(N, 310.0)}) is None
+    assert severity(CODE, {"policy.entropy_sequence": np.linspace(-42.0, -114.0, N)}) == "error"
