@@ -84,7 +84,8 @@ def _formats() -> str:
     intro = (
         "Logs that `rl-doctor check`, `metrics` and `import` read beside run folders and Parquet. A format is recognised by its "
         "content, never by the name of the file; of several that fit, the one with the surest sign is taken. Values that are no "
-        "numbers are left out and named, gaps stay gaps, and of a step that was logged twice (a restart) the last value counts."
+        "numbers are left out and named, gaps stay gaps, and of a step that was logged twice (a restart) the last value counts. "
+        "Every text format is read compressed with gzip as well."
     )
     lines = [_GENERATED, "", "# Formats of logs", "", intro, ""]
     return "\n".join([*lines, *table(("format", "name"), [(one.label, f"`{one.name}`") for one in _by_label()])]) + "\n"

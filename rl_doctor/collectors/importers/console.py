@@ -15,7 +15,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from rl_doctor.collectors.importers.text_file import decode, encoding_of
+from rl_doctor.collectors.importers.text_file import GZIP, decode, encoding_of, unpacked
 from rl_doctor.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ BLOCK: Final = 1 << 20
 """Bytes that are read at once."""
 LONGEST: Final = 1 << 25
 """Characters of a line that are kept."""
-_GZIP: Final = b"\x1f\x8b"
 _COLOURS: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _PREFIX: Final = re.compile(
     r"(?:\s*(?:"
@@ -45,7 +44,7 @@ def open_bytes(path: Path) -> BufferedReader:
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        packed = file.read(2) == _GZIP
+        packed = file.read(2) == GZIP
     return cast("BufferedReader", gzip.open(path, "rb")) if packed else path.open("rb")
 
 
@@ -76,7 +75,7 @@ def is_cut(path: Path) -> bool:
     """Whether a file is compressed and ends, or is damaged, before its end."""
     try:
         with path.open("rb") as file:
-            if file.read(2) != _GZIP:
+            if file.read(2) != GZIP:
                 return False
         with open_bytes(path) as file:
             while file.read1(BLOCK):
@@ -156,8 +155,8 @@ def seen(sample: Sample) -> str:
     """What a sample shows of a console, cleaned; empty for a folder and for bytes that are no text."""
     if sample.passage is not None:
         return sample.passage
-    packed = sample.head.startswith(_GZIP)
-    text = decode(_unpacked(sample.head)) if packed else sample.text
+    packed = sample.head.startswith(GZIP)
+    text = decode(unpacked(sample.head, 4 * len(sample.head))) if packed else sample.text
     if not text:
         return ""
     if sample.tail and not packed:
@@ -169,11 +168,4 @@ def seen(sample: Sample) -> str:
 
 def is_longer_than(sample: Sample) -> bool:
     """Whether a sample shows only a part of a console's text."""
-    return bool(sample.tail or sample.head.startswith(_GZIP)) and seen(sample) != ""
-
-
-def _unpacked(data: bytes) -> bytes:
-    try:
-        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, 4 * len(data))
-    except zlib.error:
-        return b""
+    return bool(sample.tail or sample.head.startswith(GZIP)) and seen(sample) != ""

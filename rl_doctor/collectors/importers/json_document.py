@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from rl_doctor.collectors.importers import json_lines
 from rl_doctor.collectors.importers.json_forms import gathered
-from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
+from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer, part_of
 from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.collectors.importers.text_file import read_text
 from rl_doctor.errors import InputError, NothingToJudgeError
@@ -35,22 +36,28 @@ def _ends_before(text: str) -> bool:
     return bool(text[end:].strip())
 
 
-@importer("json", "a JSON document", _recognises)
+@importer("json", "a JSON document", _recognises, parts=True)
 def read(path: Path) -> Imported:
     """Read a list of records (also under a member), columns, curves, or what is keyed by step; inner names follow after ``/``."""
-    document, notes = _document(path)
-    found = gathered(document, path.stem)
+    file, _ = part_of(path)
+    text = read_text(file)
+    try:
+        document, notes = _document(file, text)
+    except InputError:
+        if text.lstrip().startswith("{") and _ends_before(text):  # the first of several records is longer than a sample
+            return json_lines.read(path)
+        raise
+    found = gathered(document, file.stem)
     if found is None:
         raise NothingToJudgeError(
-            f"{path}: JSON, but neither records nor columns of numbers; log metrics by step and export them"
+            f"{file}: JSON, but neither records nor columns of numbers; log metrics by step and export them"
         )
     columns, left = found
     made = assemble_columns(columns, path)
     return Imported(made.log, notes=(*notes, *left, *made.notes))
 
 
-def _document(path: Path) -> tuple[Any, tuple[str, ...]]:
-    text = read_text(path)
+def _document(path: Path, text: str) -> tuple[Any, tuple[str, ...]]:
     try:
         return json.loads(text), ()
     except RecursionError as error:

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 
 from rl_doctor.collectors.importers import console
 from rl_doctor.collectors.importers.columns import TooManyNamesError
-from rl_doctor.collectors.importers.text_file import decode, encoding_of
+from rl_doctor.collectors.importers.text_file import decode, encoding_of, unpacked
 from rl_doctor.errors import InputError
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.metric_log import MetricLog
@@ -68,17 +68,18 @@ class Sample:
     @property
     def whole(self) -> bool:
         """Whether ``head`` is all of the file."""
-        return not self.folder and len(self.head) < HEAD_BYTES
+        return not self.folder and len(self.head) < HEAD_BYTES and len(unpacked(self.head, HEAD_BYTES)) < HEAD_BYTES
 
     @property
     def text(self) -> str:
-        """The head as text, without a byte order mark; empty for a folder and for bytes that are no text.
+        """The head as text, decompressed, without a byte order mark; empty for a folder and for bytes that are no text.
 
         Zeros further down are what a crash leaves in a file: they are dropped.
         """
-        if b"\0" in self.head[:1024] and encoding_of(self.head) == "utf-8":
+        head = unpacked(self.head, HEAD_BYTES)
+        if b"\0" in head[:1024] and encoding_of(head) == "utf-8":
             return ""
-        return decode(self.head).replace("\0", "")
+        return decode(head).replace("\0", "")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
