@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.report.model import Hit, Severity
-from rl_doctor.rules.reading import evidence, lacking, span
+from rl_doctor.rules.reading import counted, evidence, lacking, span
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.trend import Floats
 from rl_doctor.rules.view import View
@@ -62,7 +62,9 @@ def no_baseline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     differs = size > limits["range"] * np.maximum(np.abs(at[2]), np.abs(at[3]))
     if np.count_nonzero(differs) < limits["rows"]:
         yield Skip(
-            "length", f"inconclusive: rewards differ at {np.count_nonzero(differs)} steps, and {limits['rows']:.0f} are needed"
+            "length",
+            f"inconclusive: rewards differ at {counted(int(np.count_nonzero(differs)), 'step')}, and "
+            f"{limits['rows']:.0f} are needed",
         )
         return
     mean = view.get("reward.mean")

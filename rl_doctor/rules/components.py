@@ -11,7 +11,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import evidence, times
+from rl_doctor.rules.reading import counted, evidence, times
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -87,7 +87,7 @@ def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Ski
         yield _lacking()
         return
     if (longest := _longest(found)) < limits["steps"]:
-        yield Skip("length", f"inconclusive: components are measured at {longest} steps")
+        yield Skip("length", f"inconclusive: components are measured at {counted(longest, 'step')}")
         return
     grown = [hit for name, stats in found.items() if (hit := _grown(name, stats, _others(found, name), limits)) is not None]
     yield from grown
@@ -293,7 +293,7 @@ def reward_component_idle(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         yield _lacking()
         return
     if (longest := _longest(found)) < limits["steps"]:
-        yield Skip("length", f"inconclusive: components are measured at {longest} steps")
+        yield Skip("length", f"inconclusive: components are measured at {counted(longest, 'step')}")
         return
     idle = {name: level for name, stats in found.items() if (level := _idle(stats, limits)) is not None}
     if not idle or len(idle) == len(found):

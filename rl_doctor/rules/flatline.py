@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import REWARD, TRUNCATION, evidence, first_of, lacking, span
+from rl_doctor.rules.reading import REWARD, TRUNCATION, evidence, first_of, items, lacking, span
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -66,9 +66,7 @@ def reward_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     same = flat & (np.abs(series.values - level) <= 1e-9 * max(abs(level), 1.0)) if flat.any() else flat
     share = float(np.mean(same))
     if share >= limits["share"] and (n < limits["steps"] or (int(series.counts.sum()) < limits["sequences"] and n < 8)):
-        yield Skip(
-            "length", f"inconclusive: the reward is {level:g} so far, at {n} steps with {int(series.counts.sum())} responses"
-        )
+        yield Skip("length", f"inconclusive: the reward is {level:g} so far, over {items(series, 'response')}")
         return
     tail = trend.run_lengths(same)
     length = n - tail[-1][0] if tail and tail[-1][1] == n - 1 else 0

@@ -11,7 +11,19 @@ from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
 from rl_doctor.rules.advantage import GROUPED
-from rl_doctor.rules.reading import PROGRESS, TRUNCATION, evidence, first_of, lacking, progress, span
+from rl_doctor.rules.reading import (
+    PROGRESS,
+    REWARD,
+    TRUNCATION,
+    counted,
+    evidence,
+    first_of,
+    items,
+    lacking,
+    logged,
+    progress,
+    span,
+)
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -24,7 +36,8 @@ def _few(series: Series, groups: float, steps: int = 16) -> Skip | None:
     total = int(series.counts.sum())
     if total >= groups or len(series) >= steps:
         return None
-    return Skip("length", f"inconclusive: {total} groups at {len(series)} steps, and {groups:.0f} groups are needed")
+    needed = counted(steps, "row") if logged(series) else f"{groups:.0f} groups"
+    return Skip("length", f"inconclusive: {items(series, 'group')}, and {needed} are needed")
 
 
 def _late_mean(series: Series) -> float:
@@ -56,7 +69,8 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     The share of such groups, each generation batch once, is an error if it is at least `nearly_all` over the whole run and
     the late window, and a warning if it is `standing` in the late window (over the run, or by two standard errors), or `half`
     all along in a run of `long` steps whose reward does not rise. If most of them are all right and the reward rose to its
-    ceiling, it is info. The split into all right (the largest reward of the batch) and all wrong (the smallest) names the cause;
+    ceiling, it is info; so it is where the mean reward is one value, which reward-flatline tells. The split into all right (the
+    largest reward of the batch) and all wrong (the smallest) names the cause;
     in a batch whose rewards all lie in one half of the run's range, that half decides. Where at least `cut` of the responses are
     cut at the length limit, that is the cause. At least `groups` groups are needed.
 
@@ -90,6 +104,8 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if solved or (severity == "warning" and trend.course(series.values, 0.1) == "falling"):
         severity = "info"
     cause, ruled_out, unchecked = _why_idle(view, late_share, right, wrong, limits)
+    if whole >= limits["nearly_all"] and _one_value(first_of(view, *REWARD)):
+        severity, cause = "info", "Every response has the same reward, in every group: reward-flatline tells."
     split = "" if right is None or wrong is None else f": {_late_mean(right):.0%} all right, {_late_mean(wrong):.0%} all wrong"
     what = "groups have no variance in their rewards" if told else f"steps have no variance in any group ({series.metric} is 0)"
     since = f"; from step {series.steps[0]} on" if severity == "error" else ""

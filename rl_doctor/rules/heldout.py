@@ -14,7 +14,7 @@ from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Evidence, Hit, Severity
 from rl_doctor.rules import trend, turning
 from rl_doctor.rules.components import COMPONENT, components
-from rl_doctor.rules.reading import KL_REFERENCE, REWARD, VALIDATION, evidence, first_of, lacking, span, times
+from rl_doctor.rules.reading import KL_REFERENCE, REWARD, VALIDATION, counted, evidence, first_of, lacking, span, times
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -106,7 +106,7 @@ def reward_hacking_suspected(view: View, limits: Limits) -> Iterator[Hit | Skip]
         return
     if len(score) < limits["evaluations"]:
         if bought is None:
-            yield Skip("length", f"inconclusive: {len(score)} evaluations, and {limits['evaluations']:.0f} are needed")
+            yield Skip("length", f"inconclusive: {counted(len(score), 'evaluation')}, and {limits['evaluations']:.0f} are needed")
         return
     found = _parted(view, reward, score, limits) or _left_behind(reward, score, limits)
     if found is not None:

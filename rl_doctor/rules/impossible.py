@@ -76,7 +76,7 @@ class _Bounds:
     ),
     limits={
         "rounding": 1e-6, "kl": 1e-5, "clearly": 1e-3, "vocabulary": 1e6, "per_cent": 0.2, "clipped": 0.1, "half": 0.5,
-        "clip_range": 0.01, "slack": 0.25, "nothing": 1e-6, "rows": 5, "nearly_all": 0.8,
+        "clip_range": 0.01, "slack": 0.25, "nothing": 1e-6, "rows": 5, "nearly_all": 0.8, "throughout": 12,
     },
     cause="The number is not what its name says, has lost its sign or unit on the way into the log, or is computed wrongly.",
     advice=(
@@ -103,7 +103,8 @@ def impossible_values(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     deviation or value loss below 0; a KL below 0 by an estimator that cannot be (k2, k3, absolute; below `clearly` an error,
     else a warning); an explained variance above 1; a mean below the smallest or above the largest value. A standard deviation
     of 0 beside different smallest and largest values is a warning. Values are allowed half a unit of the last digit that the
-    log has, and `rounding` of their size; estimates of the KL, computed in single precision, are allowed `kl`.
+    log has, and `rounding` of their size; estimates of the KL, computed in single precision, are allowed `kl`, unless they are
+    below 0 in every one of at least `throughout` rows.
 
     A share of tokens outside the clip range needs a KL to the old policy: outside a range of .2 every token has a k3 of at
     least .0157 in either direction, so that the mean is at least that times the share. A KL below `slack` of it, where at least
@@ -187,7 +188,8 @@ def _above(
 def _divergence(series: Series | None, limits: Limits) -> Iterator[Hit]:
     if series is not None:
         clearly = float(series.values.min()) < -limits["clearly"]
-        yield from _below_zero(series, limits, "error" if clearly else "warning", limits["kl"])
+        throughout = len(series) >= limits["throughout"] and bool(np.all(series.values < 0.0))
+        yield from _below_zero(series, limits, "error" if clearly else "warning", 0.0 if throughout else limits["kl"])
 
 
 def _share(series: Series | None, limits: Limits) -> Iterator[Hit]:
@@ -264,6 +266,15 @@ def _spread(view: View, limits: Limits) -> Iterator[Hit]:
     if found is not None and not within and grain(std.values) <= float(np.min((top - joined[1])[found.marked])):
         cause = "It is the mean of the groups' own standard deviations, not that of the batch, or it is not computed."
         yield _hit(found, "is 0 although rewards differ,", 0.0, "warning", cause)
+
+
+CONTRADICTING: Final = (_CLIP, "policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", *_SIGNED)
+"""What ``clip_contradicted`` reads: rules that call it ask for these."""
+
+
+def clip_contradicted(view: View) -> bool:
+    """Whether the share of clipped tokens is contradicted by the KL of the same rows, which rule impossible-values tells."""
+    return any(_clip_without_kl(view, impossible_values.limits))
 
 
 def _clip_without_kl(view: View, limits: Limits) -> Iterator[Hit]:

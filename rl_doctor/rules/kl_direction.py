@@ -120,5 +120,5 @@ def _negative(view: View, series: Series, limits: Limits) -> Iterator[Hit]:
         cause="Current and reference are swapped, or the samples are not from the distribution that is scored: another "
         "temperature, top-k or top-p, a minimum length, or observations and padding in the mean.",
         ruled_out=(f"the noise of k1: the mean is {-mean / error:.0f} standard errors below 0" if error > 0 else "noise",),
-        unchecked=("which of these: logprob and ref_logprob per token",),
+        unchecked=("which of these; in a recording, logprob and ref_logprob per token tell",),
     )

@@ -17,6 +17,7 @@ from rl_doctor.rules.reading import (
     change_evidence,
     evidence,
     first_of,
+    items,
     lacking,
     progress,
     times,
@@ -69,7 +70,7 @@ def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     sequences = int(series.counts[late.first :].sum())
     if sequences < 24 and len(series) < 8:
-        yield Skip("length", f"inconclusive: {sequences} responses at {len(series)} steps")
+        yield Skip("length", f"inconclusive: {items(series, 'response')}")
         return
     course = trend.course(series.values, 0.25 * share)
     if course == "unknown":

@@ -11,7 +11,7 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import evidence, logged, span, times
+from rl_doctor.rules.reading import counted, evidence, logged, span, times
 from rl_doctor.rules.registry import Skip
 from rl_doctor.rules.view import View
 
@@ -33,7 +33,8 @@ _STEPS: Final = 3
 _GROWTH: Final = 4.0
 _Z: Final = 6.0
 _UNCHECKED: Final = (
-    "the kind of difference (shift, temperature, truncation, stale weights): rollout_logprob and old_logprob per token"
+    "the kind of difference (shift, temperature, truncation, stale weights); in a recording, rollout_logprob and old_logprob "
+    "per token tell"
 )
 
 
@@ -48,7 +49,7 @@ def gap_level(view: View) -> Iterator[Hit | Skip]:
     found = {name: series for name in SIZES if (series := view.get(name)) is not None}
     longest = max(len(series) for series in found.values())
     if longest < _STEPS:
-        yield Skip("length", f"inconclusive: the gap to the sampler was logged at {longest} steps")
+        yield Skip("length", f"inconclusive: the gap to the sampler was logged at {counted(longest, 'step')}")
         return
     level = {name: max(_late(series), float(np.median(series.values))) for name, series in found.items()}
     correlation = view.get("mismatch.prob_corr")

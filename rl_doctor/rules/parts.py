@@ -9,7 +9,7 @@ import numpy as np
 
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit
-from rl_doctor.rules.reading import PROGRESS, evidence, progress, span
+from rl_doctor.rules.reading import PROGRESS, counted, evidence, progress, span
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -62,7 +62,7 @@ def part_off_policy(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     longest = max(len(series) for series in distances.values())
     if longest < limits["rows"]:
-        yield Skip("length", f"inconclusive: parts of the batch are measured at {longest} steps")
+        yield Skip("length", f"inconclusive: parts of the batch are measured at {counted(longest, 'step')}")
         return
     sizes = {part: float(np.median(np.abs(series.values))) for part, series in distances.items()}
     whole = next((series for name in _KL if (series := view.get(name)) is not None), None)

@@ -67,5 +67,7 @@ def update_cut_short(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         severity,
         (evidence(series, first, -1, value=level, baseline=whole, limit=(1.0 - limits["missing"]) * whole),),
         ruled_out=("a run that was stopped within a step: the last step is left out",),
-        unchecked=("whether the KL to the sampling policy passes a limit: logprob and old_logprob",) if kl is None else (),
+        unchecked=("whether the KL to the sampling policy passes a limit (in a recording: logprob and old_logprob)",)
+        if kl is None
+        else (),
     )

@@ -10,7 +10,8 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import evidence, first_of, lacking, span, too_short, uncorrected
+from rl_doctor.rules.impossible import CONTRADICTING, clip_contradicted
+from rl_doctor.rules.reading import evidence, first_of, items, lacking, span, too_short, uncorrected
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -28,7 +29,7 @@ def k3_bound(low: float, high: float) -> float:
 @rule(
     "RLD201", "ratio-saturation",
     severity="error",
-    optional=(*_OUTSIDE, "policy.first_outside_frac", "policy.kl_old_k3", "stale.mean"),
+    optional=(*_OUTSIDE, "policy.first_outside_frac", "stale.mean", *CONTRADICTING),
     limits={
         "outside": 0.25, "outside_severe": 0.6, "clipped": 0.15, "clipped_severe": 0.4, "tiny_clip": 0.05,
         "tiny_clip_k3": 0.008, "tokens": 1000,
@@ -61,14 +62,15 @@ def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     against `clipped` and `clipped_severe`. For clip ranges below `tiny_clip` the share says nothing; then the mean k3 must
     exceed `tiny_clip_k3`, which is what half of the tokens outside a range of .2 would give. A clipped share that the k3 of
     the same steps cannot reach (each token outside has a k3 of at least `clip - log(1 + clip)`) is a wrong metric, and is
-    reported as that. Where the first mini-batch is outside already, before any step, it is info: stale-old-logprob tells.
+    reported as that; where the KL contradicts it in most of such rows, impossible-values tells. Where the first mini-batch is
+    outside already, before any step, it is info: stale-old-logprob tells.
     """
     series = first_of(view, *_OUTSIDE)
     if series is None:
         yield lacking(view, *_OUTSIDE)
         return
     if int(series.counts.sum()) < limits["tokens"] and len(series) < 8:
-        yield Skip("length", f"inconclusive: {int(series.counts.sum())} tokens at {len(series)} steps")
+        yield Skip("length", f"inconclusive: {items(series, 'token')}")
         return
     low, high = view.config.clip_low, view.config.clip_high
     outside = series.metric == "policy.outside_frac"
@@ -86,8 +88,8 @@ def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             return
     if share < limit:
         return
-    if typical_k3 is not None and (hit := _impossible(view, series, share, typical_k3, k3_bound(low or 0.2, high or 0.2))):
-        yield hit
+    if (wrong := _impossible(view, series, share, typical_k3, k3_bound(low or 0.2, high or 0.2))) is not None:
+        yield wrong
         return
     cause, ruled_out, unchecked = _why_outside(view, share)
     severity: Severity = "error" if share >= severe and late.last == len(series) - 1 else "warning"
@@ -120,8 +122,12 @@ def _worst(view: View, series: Series, limit: float, severe: float) -> trend.Win
     return trend.window(series.values, *max(stretches, key=lambda item: item[1] - item[0]))
 
 
-def _impossible(view: View, series: Series, share: float, k3: float, bound: float) -> Hit | None:
-    """A share outside the clip range that the k3 of the same steps does not allow."""
+def _impossible(view: View, series: Series, share: float, k3: float | None, bound: float) -> Hit | Skip | None:
+    """A share outside the clip range that the KL of the same steps does not allow; a skip where another rule tells."""
+    if series.metric != _OUTSIDE[0] and clip_contradicted(view):
+        return Skip("data", "the share of clipped tokens contradicts the KL of the same rows: impossible-values tells")
+    if k3 is None:
+        return None
     least = bound * share
     if view.info.algorithm == "gspo" or k3 >= 0.5 * least:
         return None

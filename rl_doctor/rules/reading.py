@@ -49,7 +49,19 @@ def too_short(series: Series, least: int = trend.SHORTEST) -> Skip | None:
     """A skip if the series has fewer than ``least`` measured steps."""
     if len(series) >= least:
         return None
-    return Skip("length", f"inconclusive: {series.metric} is measured at {len(series)} steps, and {least} are needed")
+    return Skip("length", f"inconclusive: {series.metric} is measured at {counted(len(series), 'step')}, and {least} are needed")
+
+
+def counted(number: int, singular: str) -> str:
+    """A number with its noun."""
+    return f"{number} {singular}" if number == 1 else f"{number} {singular}s"
+
+
+def items(series: Series, singular: str) -> str:
+    """How much a series is measured on: items at steps, or rows of a log, which do not say of how many items each is."""
+    if logged(series):
+        return counted(len(series), "row")
+    return f"{counted(int(series.counts.sum()), singular)} at {counted(len(series), 'step')}"
 
 
 def evidence(

@@ -24,7 +24,7 @@ from rl_doctor.rules.view import View
     "the KL term does "
     "nothing.",
     advice=(
-        "Compute the reference logprobs of one batch with frozen initial weights and compare with the recorded ref_logprob.",
+        "Compute the reference logprobs of one batch with frozen initial weights, and compare with what the trainer uses.",
         "With adapters, check that the reference pass disables the policy's adapter.",
         "If the KL became 0 in mid-run, look for a reference that is synchronised with the policy, or a coefficient schedule.",
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from tests.diseases.catalogue import injected, simulated
@@ -145,7 +147,8 @@ def trainer_forward_broken(run: SimulatedRun, random: Random) -> SimulatedRun:
     change = np.minimum(noise, -0.5 - run.arrays["old_logprob"])
     broken = shifted(run, change, "logprob", "old_logprob", "ref_logprob")
     names = [name for name in ("entropy", "old_entropy") if name in run.arrays]
-    return with_values(broken, **{name: run.arrays[name] + 0.8 for name in names})
+    most = math.log(run.info.vocab_size) if run.info.vocab_size else math.inf
+    return with_values(broken, **{name: np.minimum(run.arrays[name] + 0.8, most) for name in names})
 
 
 @injected(_PAIR, "inert-ratio", needs=_ALIGNED)

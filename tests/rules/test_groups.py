@@ -7,7 +7,7 @@ from rl_doctor.rules.registry import rules
 from rl_doctor.rules.runner import run_rules
 from rl_doctor.rules.view import View
 from rl_doctor.schema import RunConfig, RunInfo
-from tests.rules.scalars import CONFIG, Floats, autoregressive, with_config
+from tests.rules.scalars import CONFIG, Floats, autoregressive, result, severity, with_config
 
 N = 60
 
@@ -218,3 +218,16 @@ def test_all_right_and_all_wrong_are_told_by_the_range_of_the_run() -> None:
     (found,) = _judge("RLD407", {**values, "reward.max": np.full(N, 0.2)}).findings
     assert "all right" not in found.message
     assert "the same reward" in found.cause
+
+
+def test_groups_without_variance_are_a_consequence_where_the_reward_is_one_value() -> None:
+    idle = {"group.zero_std_frac": np.ones(40), "reward.std": np.zeros(40)}
+    assert severity("RLD407", idle | {"reward.mean": np.zeros(40)}) == "info"
+    assert severity("RLD403", idle | {"reward.mean": np.zeros(40)}) == "error"
+    for seed in range(20):
+        assert severity("RLD407", idle | {"reward.mean": np.random.default_rng(seed).uniform(0.2, 0.6, 40)}) == "error"
+
+
+def test_rows_of_a_log_are_not_said_to_be_groups() -> None:
+    assert "1 row, and 16 rows are needed" in result("RLD407", {"group.zero_std_frac": np.full(1, 0.2)}).detail
+    assert "1 row" in result("RLD201", {"policy.clip_frac": np.full(1, 0.2)}).detail

@@ -71,9 +71,16 @@ def test_tiny_clip_ranges_clip_by_design() -> None:
     assert _counted("RLD201", far, config).findings[0].severity == "error"
 
 
-def test_clip_share_that_the_kl_does_not_allow_is_a_wrong_metric() -> None:
-    values = {"policy.clip_frac": np.ones(40), "policy.kl_old_k3": np.full(40, 1e-9)}
-    (found,) = result("RLD201", values).findings
+@pytest.mark.parametrize("kl", ["policy.kl_old_k3", "policy.kl_old_k1", "policy.kl_old", "ref.kl"])
+def test_clip_share_that_the_kl_does_not_allow_is_left_to_impossible_values(kl: str) -> None:
+    values = {"policy.clip_frac": np.ones(40), kl: np.full(40, 1e-9)}
+    assert severity("RLD006", values) == "error"
+    made = result("RLD201", values)
+    assert (made.outcome, made.reason) == ("skipped", "data")
+
+
+def test_clip_share_that_the_k3_hardly_allows_is_a_wrong_metric() -> None:
+    (found,) = result("RLD201", {"policy.clip_frac": np.ones(40), "policy.kl_old_k3": np.full(40, 0.007)}).findings
     assert found.severity == "warning"
     assert "wrong" in found.cause
 
