@@ -41,6 +41,7 @@ def open_run(path: str | Path, *more: str | Path) -> Run:
         InputError: a path is missing, empty, damaged, or of no known form.
         NothingToJudgeError: there is no row, no known column, or nothing but NaN.
     """
+    from rl_doctor.analyzer.names.recognise import kinds_of
     from rl_doctor.collectors.importers.opening import open_log
     from rl_doctor.collectors.importers.parquet_history import is_history
     from rl_doctor.store import run as store
@@ -48,7 +49,7 @@ def open_run(path: str | Path, *more: str | Path) -> Run:
     path = Path(path)
     if not more and store.is_stored(path) and (path.is_dir() or not is_history(path)):
         return store.open_run(path)
-    return open_log([path, *map(Path, more)])
+    return open_log([path, *map(Path, more)], kinds_of)
 
 
 def check(

@@ -87,7 +87,7 @@ def _report(console: Console, report: Report, fail_on: FailOn) -> None:
 def _headline(console: Console, report: Report) -> None:
     run = report.run
     ran = sum(result.outcome != "skipped" for result in report.results)
-    console.print(Text(printable(run.path), "bold"))
+    console.print(Text(printable(run.path).replace("\n", "\\n"), "bold"))
     known = [
         " ".join(part for part in (run.trainer, run.trainer_version) if part) or "trainer unknown",
         run.algorithm or "algorithm unknown",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from rl_doctor.analyzer.names.generic import NAMES
+from rl_doctor.analyzer.names.generic import NAMES, PREFERENCE, SUPERVISED
 from rl_doctor.analyzer.names.registry import (
     Bounds,
     Lookup,
@@ -89,6 +89,23 @@ def identify(info: RunInfo, log: MetricLog, *, rows: bool = False) -> RunInfo:
     algorithm = info.algorithm or _algorithm(known, names, find, rows=rows)
     trainer = info.trainer or (None if known is None else known.name)
     return replace(info, trainer=trainer, algorithm=algorithm, config=_settings(info.config, known, find))
+
+
+def kinds_of(info: RunInfo, log: MetricLog) -> tuple[str, ...]:
+    """What a log is one of, as far as it tells: its trainer, and whether preferences or rewards are learned from.
+
+    What looks like supervised training may be a part of the log of any.
+    """
+    known = trainer_of(info, frozenset(plain(name) for name, _ in log.points))
+    algorithm = identify(info, log).algorithm or ""
+    learns = (
+        ""
+        if algorithm in SUPERVISED or not algorithm
+        else "training on preferences"
+        if algorithm in PREFERENCE
+        else "training on rewards"
+    )
+    return ("" if known is None else known.label, learns)
 
 
 def version_bounds(info: RunInfo, known: Trainer | None, names: Collection[str]) -> Bounds:

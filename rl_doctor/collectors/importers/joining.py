@@ -23,6 +23,12 @@ _MULTIPLE: Final = 1.8
 """Ratio of the last steps, at like numbers of steps, from which two axes count different things."""
 
 
+_OTHER: Final = 0.5
+"""Share of the common values that differ, from which they speak for two runs."""
+_THROUGHOUT: Final = 0.8
+"""Share of the shorter log's steps at which they do; a part that was resumed overlaps less."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
     """What two logs have in common.
@@ -31,27 +37,53 @@ class Shared:
         points: values under the same name, split and step.
         differ: how many of them differ.
         example: name, step and both values of the first that differs.
+        steps: steps at which most values differ.
     """
 
     points: int
     differ: int
     example: tuple[str, int, float, float] | None = None
+    steps: int = 0
 
 
 def shared(first: MetricLog, second: MetricLog) -> Shared:
     """Compare two logs where both have a value."""
     points = differ = 0
     example: tuple[str, int, float, float] | None = None
+    every: list[NDArray[np.int64]] = []
+    other: list[NDArray[np.bool_]] = []
     for key in sorted(first.points.keys() & second.points.keys()):
         (one, one_values), (two, two_values) = first.points[key], second.points[key]
         steps, at_one, at_two = np.intersect1d(one, two, assume_unique=True, return_indices=True)
         away = ~_alike(one_values[at_one], two_values[at_two])
+        every.append(steps)
+        other.append(away)
         points += len(steps)
         differ += int(away.sum())
         if example is None and away.any():
             index = int(np.argmax(away))
             example = (key[0], int(steps[index]), float(one_values[at_one[index]]), float(two_values[at_two[index]]))
-    return Shared(points, differ, example)
+    if example is None:
+        return Shared(points, differ)
+    unique, place = np.unique(np.concatenate(every), return_inverse=True)
+    apart = np.bincount(place, np.concatenate(other)) > _OTHER * np.bincount(place)
+    return Shared(points, differ, example, int(apart[: len(unique)].sum()))
+
+
+def of_two_runs(first: MetricLog, second: MetricLog) -> str:
+    """What shows that two logs are not of one run: most of what both hold differs throughout; "" where nothing does."""
+    if same_rows(first, second):
+        return ""
+    common = shared(first, second)
+    shorter = min(len(first.steps()), len(second.steps()))
+    if common.example is None or shorter < _FEW or common.differ <= _OTHER * common.points:
+        return ""
+    if common.steps <= _THROUGHOUT * shorter:
+        return ""
+    name, step, before, after = common.example
+    return (
+        f"{common.differ:,} of {common.points:,} common values differ (first {name} at step {step}: {before:.4g} and {after:.4g})"
+    )
 
 
 def _alike(one: NDArray[np.float64], two: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
-from rl_doctor.collectors.importers.joining import common_info, join
-from rl_doctor.collectors.importers.registry import Imported, find, importers, part_of, sample
+from rl_doctor.collectors.importers.joining import common_info, join, of_two_runs
+from rl_doctor.collectors.importers.pairs_console import numbers_without_step
+from rl_doctor.collectors.importers.registry import ADDRESS, Imported, Sample, find, part_of, sample
 from rl_doctor.errors import InputError, UsageError
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.aliases import ALIASES
 from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.members import IMPORTED_MEMBER
+from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.presence import floats
 from rl_doctor.store.run import Run, is_stored, open_run
 from rl_doctor.store.writer import RunWriter
 
+Kinds = Callable[[RunInfo, MetricLog], tuple[str, ...]]
+"""What a log is one of (its trainer, what it learns from), "" where that is unknown."""
 
-def open_log(paths: Sequence[Path]) -> Run:
+
+def _no_kinds(info: RunInfo, log: MetricLog) -> tuple[str, ...]:
+    del log
+    return (info.trainer or "",)
+
+
+def open_log(paths: Sequence[Path], kinds: Kinds = _no_kinds) -> Run:
     """Open the log of a trainer or tracker; several paths are files of one run and are joined by step.
 
     Args:
         paths: files or folders, each of a format that an importer recognises by content. Where two have the same name at the
             same step, the later path counts.
+        kinds: tells what the log of a file is one of; files of different kinds are not joined.
 
     Returns:
         A run without rows: all that it holds is what was logged.
 
     Raises:
-        InputError: a path is missing, empty, damaged, or of no known format.
+        InputError: a path is missing, empty, damaged, or of no known format; or the files are of several runs.
         NothingToJudgeError: there is no number in it.
     """
     read = [(path, *_read(path)) for path in paths]
+    for one, two in combinations([(path, found) for path, _, found in read], 2):
+        _refuse_two_runs(*one, *two, kinds)
     log, doubts = join([(str(path), found.log) for path, _, found in read])
     several = len(read) > 1
     notes = [f"{path}: read as {label}" if several else f"read as {label}" for path, label, _ in read]
@@ -46,13 +60,21 @@ def open_log(paths: Sequence[Path]) -> Run:
     return Run(paths[0], info, frozenset(), (), (), lambda: facts, lambda: log)
 
 
-def import_log(paths: Sequence[Path], folder: Path, told: RunInfo) -> Run:
+def _refuse_two_runs(first: Path, one: Imported, second: Path, two: Imported, kinds: Kinds) -> None:
+    told = zip(kinds(one.info, one.log), kinds(two.info, two.log), strict=True)
+    apart = next((f"one is of {a}, the other of {b}" for a, b in told if a and b and a != b), "") or of_two_runs(one.log, two.log)
+    if apart:
+        raise InputError(f"{first} and {second}: not of one run: {apart}; check them one by one")
+
+
+def import_log(paths: Sequence[Path], folder: Path, told: RunInfo, kinds: Kinds = _no_kinds) -> Run:
     """Write a log as a run folder.
 
     Args:
         paths: as in ``open_log``.
         folder: the run folder to make; it must not be there, or be empty.
         told: what the user knows better than the log.
+        kinds: as in ``open_log``.
 
     Returns:
         The log, opened.
@@ -61,7 +83,7 @@ def import_log(paths: Sequence[Path], folder: Path, told: RunInfo) -> Run:
         UsageError: the folder is not empty, or cannot be written.
         InputError, NothingToJudgeError: as in ``open_log``.
     """
-    run = open_log(paths)
+    run = open_log(paths, kinds)
     info = replace(common_info([told, run.info]), status="complete", extra={IMPORTED_MEMBER: list(run.facts.notes)})
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -87,8 +109,22 @@ def _read(path: Path) -> tuple[str, Imported]:
         return "a run", _logged(open_run(path))
     if seen.folder:
         raise InputError(f"{path}: neither a run folder nor a folder of logs; give the file")
-    known = ", ".join(sorted({one.label for one in importers().values()}))
-    raise InputError(f"{path}: not recognised as a run or a log; known are run folders, Parquet, {known}")
+    if ADDRESS.match(str(path)):
+        address = str(path).replace(":/", "://", 1)
+        raise InputError(f"{address}: of servers only wandb's runs are read: wandb://ENTITY/PROJECT/RUN_ID; else give a file")
+    raise InputError(f"{path}: not recognised as a run or a log{_nearest(seen)} (rl-doctor import --list names the formats)")
+
+
+def _nearest(seen: Sample) -> str:
+    """What a file that no importer takes comes nearest to."""
+    text = seen.text.lstrip()
+    if not text.strip():
+        return ": neither text nor a known binary file" if seen.head.strip() else ": nothing but blanks"
+    if text.startswith(("{", "[")):
+        return ": it begins as JSON, but holds no records of numbers"
+    if numbers_without_step(text):
+        return ": its lines have numbers by name, but no step; write step=N in each"
+    return ": no line in it has a step and numbers by name"
 
 
 def _logged(run: Run) -> Imported:

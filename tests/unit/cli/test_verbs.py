@@ -189,3 +189,26 @@ def test_the_suffix_tells_the_format_of_metrics(folder: Path, tmp_path: Path, ca
     assert code == 2
     assert "leave one of them out" in err
     assert not (tmp_path / "m.json").exists()
+
+
+def test_import_lists_the_formats(call: Any) -> None:
+    code, out, _ = call("import", "--list")
+    assert code == 0
+    assert re.search(r"^json-lines +JSON records, one after the other$", out.decode(), re.MULTILINE)
+
+
+def test_import_doubts_unknown_trainers_and_refuses_what_is_no_version(tmp_path: Path, call: Any) -> None:
+    (tmp_path / "log.csv").write_text("step,loss\n1,0.5\n2,0.25\n")
+    code, out, _ = call("import", tmp_path / "log.csv", tmp_path / "a", "--trainer", "vrel")
+    assert code == 0
+    assert "trainer 'vrel' has no names of its own here: read as any trainer's; did you mean verl" in out.decode()
+    assert b"no names" not in call("import", tmp_path / "log.csv", tmp_path / "b", "--trainer", "verl")[1]
+    code, _, err = call("import", tmp_path / "log.csv", tmp_path / "c", "--trainer-version", "banana")
+    assert code == 2
+    assert "'banana' is no version" in err
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_line_feed_in_a_name_does_not_break_the_headline(tmp_path: Path, call: Any) -> None:
+    (tmp_path / "a\nb.csv").write_text("step,loss\n" + "".join(f"{step},{1 / step}\n" for step in range(1, 50)))
+    assert rb"a\nb.csv" in call("check", tmp_path / "a\nb.csv")[1].splitlines()[0]

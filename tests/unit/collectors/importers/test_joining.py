@@ -138,3 +138,37 @@ def test_a_folder_whose_only_log_is_damaged_says_so(tmp_path: Path) -> None:
     (tmp_path / "log.json").write_text('[{"step": 1, "loss": ')
     with pytest.raises(InputError, match=r"log\.json: damaged or cut short"):
         open_run(tmp_path)
+
+
+def test_logs_of_two_runs_are_not_joined(tmp_path: Path) -> None:
+    first = jsonl(tmp_path / "a", range(1, 51), loss=falling, kl=rising, lr=lambda _: 1e-6)
+    second = jsonl(tmp_path / "b", range(1, 41), loss=rising, kl=lambda step: step / 30, lr=lambda _: 1e-6)
+    with pytest.raises(InputError, match=r"a and .*b: not of one run: \d+ of 120 common values differ \(first kl at step 1: "):
+        open_run(first, second)
+
+
+@pytest.mark.parametrize("start", [40, 60])
+def test_a_part_that_was_resumed_is_joined_although_it_differs(tmp_path: Path, start: int) -> None:
+    first, second = jsonl(tmp_path / "a", range(1, 61), loss=falling), jsonl(tmp_path / "b", range(start, 121), loss=rising)
+    assert open_run(first, second).metrics().steps().tolist() == list(range(1, 121))
+
+
+def test_the_same_run_counted_from_0_and_from_1_is_joined(tmp_path: Path) -> None:
+    first = jsonl(tmp_path / "a", range(50), loss=lambda step: falling(step + 1))
+    assert "the same rows as in" in notes(first, jsonl(tmp_path / "b", range(1, 51), loss=falling))
+
+
+def test_logs_of_two_trainers_are_not_joined(tmp_path: Path) -> None:
+    trl = {"completions/mean_length": rising, "frac_reward_zero_std": rising, "reward_std": rising, "num_tokens": rising}
+    verl = {"actor/pg_loss": rising, "critic/score/mean": rising, "actor/ppo_kl": rising, "response_length/clip_ratio": rising}
+    with pytest.raises(InputError, match="one is of TRL, the other of verl"):
+        open_run(jsonl(tmp_path / "a", range(1, 20), **trl), jsonl(tmp_path / "b", range(1, 20), **verl))
+
+
+def test_training_on_preferences_and_on_rewards_are_not_joined(tmp_path: Path) -> None:
+    dpo: dict[str, Metric] = {f"rewards/{name}": rising for name in ("chosen", "rejected", "margins", "accuracies")}
+    grpo = {"reward": rising, "reward_std": rising, "frac_reward_zero_std": rising, "completions/mean_length": rising}
+    with pytest.raises(InputError, match="one is of training on preferences, the other of training on rewards"):
+        open_run(
+            jsonl(tmp_path / "a", range(1, 20), loss=falling, **dpo), jsonl(tmp_path / "b", range(20, 40), loss=falling, **grpo)
+        )

@@ -68,3 +68,28 @@ def test_rows_cannot_be_joined_with_a_log(tmp_path: Path) -> None:
     source = state(tmp_path / "state.json", [{"step": 1, "loss": 1.0}])
     with pytest.raises(InputError, match="has rows of sequences"):
         open_run(source, Path(__file__).parents[4] / "rl_doctor" / "demo" / "healthy.parquet")
+
+
+@pytest.mark.parametrize(
+    ("content", "nearest"),
+    [
+        (b"\x00\x01\x02" * 50, "neither text nor"),
+        (b"hello world\n" * 9, "no line in it has a step"),
+        (b"loss=1, kl=2, reward=3\n" * 9, "numbers by name, but no step"),
+        (b"{}", "begins as JSON"),
+        (b" \n \n", "blanks"),
+    ],
+)
+def test_what_is_not_recognised_is_told_in_a_short_line(tmp_path: Path, content: bytes, nearest: str) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(InputError) as failed:
+        open_run(tmp_path / "x")
+    message = str(failed.value).removeprefix(str(tmp_path))
+    assert nearest in message
+    assert "rl-doctor import --list" in message
+    assert len(message) < 180
+
+
+def test_of_servers_only_those_of_wandb_are_read() -> None:
+    with pytest.raises(InputError, match=r"^https://example\.com/x: of servers only wandb's runs are read"):
+        open_run("https://example.com/x")

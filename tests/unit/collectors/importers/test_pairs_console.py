@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rl_doctor.collectors.importers.registry import Fit
+from rl_doctor.errors import InputError
 from tests.unit.collectors.importers.texts import importer_of, opened, values
 
 
@@ -64,3 +65,22 @@ def test_what_a_progress_bar_has_behind_it(tmp_path: Path) -> None:
 )
 def test_what_is_no_log(tmp_path: Path, text: str) -> None:
     assert importer_of(tmp_path, text)[0] != "text-log"
+
+
+def test_names_and_numbers_with_nothing_but_a_blank_between(tmp_path: Path) -> None:
+    lines = ["number of parameters: 10.65M", "step 0: train loss 4.2874, val loss 4.2823"]
+    for step in range(0, 60, 10):
+        lines += [f"iter {step}: loss {4 - step / 100:.4f}, time 120.00ms, mfu {'-100.00' if step == 0 else '31.20'}%"]
+        lines += [f"step {step}: train loss {4 - step / 50:.4f}, val loss 4.5000"] if step % 20 == 0 and step else []
+    run = opened(tmp_path, "\n".join(lines))
+    assert values(run, "loss") == {step: 4 - step / 100 for step in range(0, 60, 10)}
+    assert values(run, "mfu")[50] == 0.312
+    assert values(run, "time")[10] == 120.0
+    assert values(run, "train loss") == {0: 4.2874, 20: 3.6, 40: 3.2}
+    assert importer_of(tmp_path, "\n".join(lines)) == ("text-log", Fit.CONTAINER)
+
+
+def test_prose_with_a_step_and_numbers_is_no_log(tmp_path: Path) -> None:
+    text = "".join(f"step {step}: we took 3 apples, and then 4 pears and left\n" for step in range(9))
+    with pytest.raises(InputError, match="not recognised"):
+        opened(tmp_path, text)
