@@ -26,6 +26,9 @@ T = TypeVar("T")
 FIRST_STEP: Final = "rollout_first_step"
 """Sequence column that the engine adds: the first step that trained on the row's generation batch (needs rollout_step)."""
 
+_SHORT_STRETCH: Final = 64
+"""Tokens below which copying a stretch costs more than taking its tokens by a mask."""
+
 
 def derived(function: Callable[[Batch], T]) -> Callable[[Batch], T]:
     """Keep the function's value in the batch's scratch."""
@@ -98,10 +101,29 @@ def picked(batch: Batch, name: str) -> NDArray[Any]:
     """Column ``name`` at the selected tokens as it is stored, ``[n_selected]``; computed once per batch."""
     key = ("picked", name)
     if key not in batch.scratch:
-        chosen, column = selection(batch), batch.columns[name]
-        batch.scratch[key] = column if chosen.all() else column[chosen]
+        column, stretches = batch.columns[name], _stretches(batch)
+        if stretches is None:
+            batch.scratch[key] = column[selection(batch)]
+        elif stretches == [(0, batch.n_tokens)]:
+            batch.scratch[key] = column
+        else:
+            batch.scratch[key] = np.concatenate([column[:0], *(column[start:stop] for start, stop in stretches)])
     values: NDArray[Any] = batch.scratch[key]
     return values
+
+
+@derived
+def _stretches(batch: Batch) -> list[tuple[int, int]] | None:
+    """Where stretches of selected tokens start and stop, which are copied faster than by a mask; None where they are short."""
+    chosen = selection(batch)
+    if chosen.all():
+        return [(0, batch.n_tokens)]
+    bounds = np.flatnonzero(chosen[1:] != chosen[:-1]) + 1
+    if bounds.size > batch.n_tokens // _SHORT_STRETCH:
+        return None
+    around = [0, *bounds.tolist(), batch.n_tokens]
+    first = 0 if chosen[0] else 1
+    return list(zip(around[first:-1:2], around[first + 1 :: 2], strict=True))
 
 
 def selected(batch: Batch, name: str) -> Floats:

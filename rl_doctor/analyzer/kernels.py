@@ -238,12 +238,14 @@ def _loss(x: Floats, ratio: Floats, advantage: Floats, clipping: Clipping, outsi
 def _by_class(tops: NDArray[np.uint16], edges: Counts, classes: NDArray[np.int8]) -> Counts:
     """Number of tokens by class of their row and top 16 bits, int64 ``[classes, 2**16]``."""
     found = np.zeros((int(classes.max(initial=0)) + 1, 1 << 16), np.int64)
-    lengths = np.diff(edges)
     for number in range(len(found)):
-        chosen = classes == number
-        if not chosen.any():
+        at = np.flatnonzero(classes == number)
+        if not at.size:
             continue
-        kept = tops if chosen.all() else tops[np.repeat(chosen, lengths)]
+        start, stop = int(at[0]), int(at[-1]) + 1
+        kept = tops[edges[start] : edges[stop]]
+        if stop - start > at.size:  # rows of a class mostly follow each other
+            kept = kept[np.repeat(classes[start:stop] == number, np.diff(edges[start : stop + 1]))]
         found[number] = np.bincount(kept, minlength=1 << 16)
     return found
 

@@ -6,13 +6,26 @@ check of a small run more than everything else it does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_KEPT: Final = (1 << 25) - (1 << 16)
+"""Bytes: just below the largest block for which glibc raises its limits."""
+
+
+def keep_freed_memory() -> None:
+    """Let what numpy frees serve its next arrays, instead of going back to the system and being mapped page by page again.
+
+    The C library of Linux raises the size from which on it asks the system for memory to that of the largest block freed
+    so far. This block is never touched, so it takes no memory; elsewhere nothing comes of it.
+    """
+    np.empty(_KEPT, np.uint8)
 
 
 def _bits(buffer: pa.Buffer, offset: int, length: int) -> NDArray[np.bool_]:

@@ -10,11 +10,12 @@ from typing import Final
 
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.buffers import keep_freed_memory
 from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.plan import Fragment, Segment, batches_of, rows_in_order, windows_of
 
-MAX_TOKENS: Final = 1 << 19
+MAX_TOKENS: Final = 3 << 18
 """Default bound on the tokens of a batch: its columns fit in a few megabytes each."""
 PARQUET_MAGIC: Final = b"PAR1"
 ENCRYPTED_MAGIC: Final = b"PARE"
@@ -56,6 +57,7 @@ class Run:
         Raises:
             InputError: a value cannot be read; the message names file, column and row.
         """
+        keep_freed_memory()
         chosen = sorted(self.columns.intersection(columns))
         pieces = rows_in_order(self._fragments, windows_of(self._segments), chosen)
         return batches_of(pieces, max_tokens, self.info, sum(segment.tokens for segment in self._segments))
