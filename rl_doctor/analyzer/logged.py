@@ -38,6 +38,13 @@ A clip share, a share of aborted responses, an advantage, a loss, a reward and a
 """
 _ROUNDED: Final = ("optim.learning_rate",)
 """Of those, the ones at which 0 in every row is a failure that must be seen, unless the log rounds to it."""
+_TO_CHECK: Final = (
+    "; if the run measures it, the policy does not move or is held against itself: check that the reference is not the trained "
+    "model, and that the learning rate is not 0"
+)
+"""What to do about a KL to the reference that is 0 in every row."""
+_MOST_MEMBERS: Final = 500
+"""Members of a family that are looked at: some thousand comparisons of each with all others would take minutes."""
 _DECIMALS: Final = 3
 _PRECISE: Final = 20
 """Values that use the last decimal, from which on a log counts as rounded to it."""
@@ -172,9 +179,19 @@ class Logged:
                 if choice.metric not in ranked or order < ranked[choice.metric][0]:
                     ranked[choice.metric] = (order, _Source(key, choice.item))
         self._sources = {metric: source for metric, (_, source) in ranked.items()}
+        self._bound()
         for source in self._sources.values():
             if source.item.note:
                 self._told[source.key[0]] = source.item.note
+
+    def _bound(self) -> None:
+        """Leave out families with more members than a reader could look through: they are samples, not parts of a reward."""
+        for prefix in LOGGED_FAMILIES:
+            members = [metric for metric in self._sources if metric.startswith(prefix)]
+            if len(members) > _MOST_MEMBERS:
+                name = min(self._sources[metric].key[0] for metric in members)
+                self._told[name] = f"and {len(members) - 1:,} more of its kind are too many to be looked at one by one: left out"
+                self._unknown += [self._sources.pop(metric).key[0] for metric in members]
 
     def _choice(self, native: str) -> _Choice | None:
         """What a native name means here: itself, else what the trainer's table says, else the general one; None if none does."""
@@ -213,7 +230,7 @@ class Logged:
         penalised = stem.startswith("ref.kl") and bool(self.info.config.kl_coef)
         if item.measured or penalised or stem.startswith(_ROUNDED):
             return False
-        self._told[key[0]] = "is 0 in every row: taken as not measured"
+        self._told[key[0]] = f"is 0 in every row: taken as not measured{_TO_CHECK if stem.startswith('ref.kl') else ''}"
         return True
 
     def _rounds(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.collectors.importers.numbers import number
+from rl_doctor.collectors.importers.numbers import number, with_points
 
 CHUNK: Final = 2048
 """Records of the same names that are held before they are turned into arrays."""
@@ -140,7 +140,7 @@ def _floats(values: Sequence[Any]) -> tuple[list[int] | None, NDArray[np.float64
                 return kept, np.array(list(map(float, words)), np.float64)
         except ValueError:
             pass
-    read = [(index, found) for index, value in enumerate(values) if (found := number(value)) is not None]
+    read = [(index, found) for index, value in enumerate(with_points(values)) if (found := number(value)) is not None]
     return [index for index, _ in read], np.array([found for _, found in read], np.float64)
 
 

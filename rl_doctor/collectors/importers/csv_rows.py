@@ -51,8 +51,15 @@ def _form_with(head: str, delimiter: str) -> Form | None:
     if not body:
         return Form(delimiter, tuple(header)) if step_names(named) else None
     if 2 * len(fitting) < len(body):
-        return None
+        return Form(delimiter, tuple(header)) if _is_ragged(header, body) else None
     return Form(delimiter, tuple(header)) if any(is_number(cell) for row in fitting for cell in row) else None
+
+
+def _is_ragged(header: Sequence[str], body: Sequence[Sequence[str]]) -> bool:
+    """Whether rows that mostly do not fit a header are still rows under it: they have numbers where it names the step."""
+    steps = step_names(header)
+    at = header.index(steps[0]) if steps else len(header)
+    return 2 * sum(len(row) > max(at, 1) and is_number(row[at]) for row in body) > len(body)
 
 
 def is_number(cell: str) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 _WRAPPED: Final = re.compile(r"(?:np|numpy|torch|jnp)\.\w+\((.*)\)|tensor\(([^,)]+).*\)")
+_DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?(\d+),(\d+)(?:[eE][-+]?\d+)?%?\s*")
 _LONGEST_COUNT: Final = 15
+_THOUSANDS: Final = 3
 _WORDS: Final = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "true": 1.0, "false": 0.0}
 
 
@@ -44,6 +47,19 @@ def _of_text(text: str) -> float | None:
         return float(text[:-1]) / 100.0 if text.endswith("%") else float(text)
     except ValueError:
         return None
+
+
+def with_points(values: Sequence[Any]) -> Sequence[Any]:
+    """Values of one metric with points for their decimal commas, where each comma is one.
+
+    Where all of them may as well part thousands (``1,024``), they are left as they are.
+    """
+    commas = {index: value for index, value in enumerate(values) if isinstance(value, str) and "," in value}
+    found = [_DECIMAL_COMMA.fullmatch(value) for value in commas.values()]
+    sure = any(match is not None and (len(match[2]) != _THOUSANDS or match[1] == "0") for match in found)
+    if None in found or not sure:
+        return values
+    return [value.replace(",", ".") if index in commas else value for index, value in enumerate(values)]
 
 
 def whole(value: Any) -> int | None:

@@ -17,7 +17,8 @@ VERL = varied(LOGS["VERL"].names())
 def test_what_cannot_be_0_throughout_was_not_measured(name: str) -> None:
     found = read({**HOME, name: 0.0})
     assert LOGS["HOME_MADE"].means[name] not in meanings(found)
-    assert f"{name} is 0 in every row: taken as not measured" in found.notes
+    (note,) = (note for note in found.notes if note.startswith(f"{name} is 0 in every row: taken as not measured"))
+    assert ("check that the reference is not the trained model" in note) == (name == "kl")
     assert name not in found.unknown
 
 

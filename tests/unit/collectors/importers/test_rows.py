@@ -40,6 +40,28 @@ def test_what_is_no_number(text: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("logged", "read"),
+    [
+        (["0,5", "0,25"], [0.5, 0.25]),
+        (["1,5e-3", "2e-07", "-3"], [1.5e-3, 2e-7, -3.0]),
+        (["0,125", "1,250"], [0.125, 1.25]),
+        (["12,5%", "nan"], [0.125, math.nan]),
+        (["1,024", "2,048"], None),
+        (["0,5", "1,024.5"], None),
+        (["0,5", "1,2,3"], None),
+        (["0,5", "a,b"], None),
+    ],
+)  # fmt: skip
+def test_a_comma_is_a_decimal_one_where_it_can_be_nothing_else(logged: list[str], read: list[float] | None) -> None:
+    rows = [Row(step, {"a": value, "b": 1.0}) for step, value in enumerate(logged)]
+    found = assemble(rows, LOG)
+    if read is None:
+        assert found.notes == ("no numbers, left out: a",)
+    else:
+        np.testing.assert_array_equal(found.log.series("a")[1], read)
+
+
+@pytest.mark.parametrize(
     ("value", "step"), [(3, 3), ("7", 7), (2.0, 2), (0.5, None), (math.nan, None), ("x", None), (1e300, None)]
 )
 def test_steps_are_whole(value: Any, step: int | None) -> None:

@@ -244,3 +244,13 @@ def test_steps_that_cannot_be(tmp_path: Path) -> None:
     log = opened(tmp_path / "a", "step,loss\n-1,1\n0,2\n1e18,3\n0.5,4\n10000000,5\n7.0,6\n")
     np.testing.assert_array_equal(log.series("loss")[0], [-1, 0, 7, 10_000_000])
     assert "2 rows without a step left out" in notes(tmp_path / "a")
+
+
+def test_rows_that_mostly_do_not_fit_the_header_are_named_by_line(tmp_path: Path) -> None:
+    rows = (f"{step},{step / 100}" + ("" if step % 3 else ",0.1,5,6") for step in range(100))
+    (tmp_path / "a").write_text("\n".join(["step,reward,kl", *rows, ""]))
+    with pytest.raises(InputError, match=r"a: most rows do not have the header's number of cells \(the first ends in line 2\)"):
+        open_run(tmp_path / "a")
+    rows = (f"{step},{step / 100}" + (",0.1" if step % 3 else "") for step in range(100))
+    (tmp_path / "b").write_text("\n".join(["step,reward,kl", *rows, ""]))
+    assert "left out: 34 (the first ends in line 2)" in notes(tmp_path / "b")
