@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.collectors.importers.numbers import number, with_points
+from rl_doctor.collectors.importers.several_runs import may_tell
 
 CHUNK: Final = 2048
 """Records of the same names that are held before they are turned into arrays."""
@@ -33,11 +34,13 @@ class Columns:
     Attributes:
         rows: how many records were added.
         texts: names under which something stood that is no number.
+        labels: texts of the columns that may tell runs apart: name -> rows, and what stands in them.
     """
 
     def __init__(self) -> None:
         self.rows = 0
         self.texts: set[str] = set()
+        self.labels: dict[str, list[tuple[NDArray[np.int64], list[str]]]] = {}
         self._pending: dict[tuple[str, ...], tuple[list[int], list[Sequence[Any]]]] = {}
         self._parts: dict[str, list[Points]] = {}
         self._names: set[str] = set()
@@ -121,6 +124,9 @@ class Columns:
             self._parts.setdefault(name, []).append((at[kept], found))
         if len(kept) < len(values) and sum(value not in _GAPS for value in values) > len(kept):
             self.texts.add(name)
+            if may_tell(name):
+                there = [index for index, value in enumerate(values) if isinstance(value, str)]
+                self.labels.setdefault(name, []).append((at[there], [values[index] for index in there]))
 
 
 def _floats(values: Sequence[Any]) -> tuple[list[int] | None, NDArray[np.float64]]:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from rl_doctor.collectors.importers.csv_table import form_of_sample, one_run, read_table
+from rl_doctor.collectors.importers.csv_table import form_of_sample, read_table
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer, part_of
+from rl_doctor.collectors.importers.several_runs import one_run
 from rl_doctor.errors import InputError
 from rl_doctor.store.step_axis import plain_name, step_names
 

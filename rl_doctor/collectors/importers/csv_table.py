@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -13,18 +13,18 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.collectors.importers.columns import CHUNK, Columns
+from rl_doctor.collectors.importers.console import read_bytes
 from rl_doctor.collectors.importers.csv_rows import Form, Rows, below_comments, form_of, with_point
 from rl_doctor.collectors.importers.numbers import number
 from rl_doctor.collectors.importers.records import NAME_KEYS, SPLIT_KEYS, VALUE_KEYS, evaluated, is_evaluation
 from rl_doctor.collectors.importers.registry import HEAD_BYTES, Fit, Imported, Sample, importer, part_of
 from rl_doctor.collectors.importers.rows import assemble_columns
+from rl_doctor.collectors.importers.several_runs import RUN_KEYS, one_run
 from rl_doctor.collectors.importers.text_file import decode, open_text
 from rl_doctor.errors import InputError
 from rl_doctor.store.step_axis import plain_name, step_names
 
-_RUN_KEYS: Final = frozenset({"run", "run_name", "run_id", "experiment", "experiment_name", "exp_name"})
-"""Plain names of columns that tell runs apart."""
-_TEXTUAL: Final = frozenset({*_RUN_KEYS, *NAME_KEYS, *SPLIT_KEYS})
+_TEXTUAL: Final = frozenset({*RUN_KEYS, *NAME_KEYS, *SPLIT_KEYS})
 """Plain names of columns whose words count."""
 
 
@@ -55,9 +55,9 @@ def read_table(path: Path, named: Callable[[Sequence[str]], dict[str, str]]) -> 
         InputError: it cannot be read, most rows do not fit the header, or it holds several runs.
         NothingToJudgeError: there is no number in it.
     """
+    asked = path
     path, wanted = part_of(path)
-    with path.open("rb") as file:
-        form = form_of(decode(file.read(HEAD_BYTES)))
+    form = form_of(decode(read_bytes(path, HEAD_BYTES)))
     if form is None:
         raise InputError(f"{path}: no table with a header and numbers; export it again")
     if wanted is None and (numbers := _numbers(path, form, named)) is not None:
@@ -78,7 +78,7 @@ def read_table(path: Path, named: Callable[[Sequence[str]], dict[str, str]]) -> 
             )
         where = f"the first ends in line {rows.first_unfit}"
         notes.append(f"rows that do not fit the header, left out: {rows.unfit:,} ({where})")
-    found = assemble_columns(columns, path)
+    found = assemble_columns(columns, asked)
     return Imported(found.log, notes=(*notes, *found.notes))
 
 
@@ -173,7 +173,7 @@ class _Chosen:
 
     def rows(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Mapping[str, Sequence[str]]:
         """The columns, with the rows of the run only."""
-        at = next((index for index, name in enumerate(names) if plain_name(name) in _RUN_KEYS), None)
+        at = next((index for index, name in enumerate(names) if plain_name(name) in RUN_KEYS), None)
         if at is not None:
             self._seen.update(row[at] for row in rows if row[at])
             if self._wanted is None:
@@ -183,23 +183,5 @@ class _Chosen:
         return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
 
     def check(self) -> None:
-        """Refuse a table that does not have the run that is wanted."""
-        if self._wanted is not None and not self._seen:
-            raise InputError(f"{self._path}: no column tells runs apart; give it without #{self._wanted}")
+        """Refuse a table that does not have the run that is wanted, if a column is sure to tell."""
         one_run(self._path, self._seen, self._wanted)
-
-
-def one_run(path: Path, runs: Collection[str], wanted: str | None) -> str | None:
-    """The run that is wanted, or the only one.
-
-    Raises:
-        InputError: there are several, or not the one that is wanted.
-    """
-    if wanted in runs or not runs:
-        return wanted
-    if wanted is None and len(runs) == 1:
-        return next(iter(runs))
-    names = sorted(runs)
-    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    what = "several runs" if wanted is None else f"no run {wanted!r} among its runs"
-    raise InputError(f"{path}: {what} ({shown}); give one of them as {path.name}#{names[0]}")

@@ -9,6 +9,7 @@ from typing import Any
 from rl_doctor.collectors.importers.columns import Columns
 from rl_doctor.collectors.importers.numbers import number, whole
 from rl_doctor.collectors.importers.records import MAX_DEPTH, NAME_KEYS, VALUE_KEYS, evaluated, flat, is_evaluation, unnested
+from rl_doctor.collectors.importers.several_runs import LABEL
 from rl_doctor.store.step_axis import step_names
 
 EARLIEST: float = 1e8
@@ -134,7 +135,9 @@ def _lists_of_records(document: Mapping[str, Any]) -> tuple[Columns, tuple[str, 
             own = flat(record)
             if not any(key in record for key in NAME_KEYS) and (value := next((key for key in VALUE_KEYS if key in own), None)):
                 own = {**{key: own[key] for key in step_names(own)}, "/".join(path): own[value]}
-            columns.add({_marked(name): value for name, value in own.items()} if held_out else own)
+            if held_out:
+                own = {_marked(name): value for name, value in own.items()}
+            columns.add({LABEL: "/".join(path), **own} if len(chosen) > 1 else own)
     taken = {path for path, _ in chosen}
     left = ["/".join(path) for path, _ in lists if path not in taken]
     return columns, (f"lists without a step, left out: {', '.join(left[:6])}",) if left else ()

@@ -12,7 +12,7 @@ import numpy as np
 from rl_doctor.collectors.importers.columns import CHUNK, Columns
 from rl_doctor.collectors.importers.json_table import Template
 from rl_doctor.collectors.importers.records import flat
-from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
+from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer, part_of
 from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.collectors.importers.text_file import open_text, read_text
 from rl_doctor.errors import InputError
@@ -53,14 +53,15 @@ def _record(line: str) -> dict[str, Any] | None:
     return record if end == len(line) - 1 or not line[end:].strip() else None
 
 
-@importer("json-lines", "JSON records, one after the other", _recognises)
+@importer("json-lines", "JSON records, one after the other", _recognises, parts=True)
 def read(path: Path) -> Imported:
     """Read one record per line, else records that run on; what is no record is left out and counted."""
+    file, _ = part_of(path)
     columns = Columns()
     damaged: list[int] = []
     lines = 0
     template: Template | None = None
-    with open_text(path) as text:
+    with open_text(file) as text:
         for block in _blocks(text):
             if template is None and (record := _record(block[0])) is not None and flat(record) is record:
                 template = Template(block[0], record)
@@ -108,7 +109,7 @@ def _told(damaged: list[int], lines: int) -> Iterator[str]:
 
 
 def _read_run_together(path: Path) -> Imported:
-    text = read_text(path)
+    text = read_text(part_of(path)[0])
     columns = Columns()
     end = 0
     for record, after in _run_together(text):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.collectors.importers.columns import Columns
 from rl_doctor.collectors.importers.records import NAME_KEYS, VALUE_KEYS, evaluated, is_evaluation
-from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
+from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer, part_of
 from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.errors import DoctorError, NothingToJudgeError
 from rl_doctor.schema import METADATA_KEY, REWARD_COMPONENT_PREFIX, RunInfo, column
@@ -75,15 +75,15 @@ def _recognises(sample: Sample) -> Fit:
     if not sample.head.startswith(PARQUET_MAGIC):
         return Fit.NO
     try:
-        return Fit.SIGNATURE if is_history(sample.path) else Fit.NO
+        return Fit.SIGNATURE if is_history(part_of(sample.path)[0]) else Fit.NO
     except DoctorError:
         return Fit.NO
 
 
-@importer("parquet-history", "a history of scalars in Parquet", _recognises)
+@importer("parquet-history", "a history of scalars in Parquet", _recognises, parts=True)
 def read(path: Path) -> Imported:
     """Read all scalars under their names in the file; a null is a gap."""
-    source = ParquetInput.open(path)
+    source = ParquetInput.open(part_of(path)[0])
     names = [name for name in source.schema.names if not name.startswith(PANDAS_INDEX)]
     gathered = Columns()
     if (long := _long_keys(names)) is not None:

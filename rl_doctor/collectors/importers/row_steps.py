@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.collectors.importers.columns import Points
-from rl_doctor.store.step_axis import step_names
+from rl_doctor.store.step_axis import plain_name, step_names
 
 COUNTER: Final = "_step"
 """What trackers count rows by; trainers may set it to their own step."""
@@ -19,6 +19,8 @@ _MANY: Final = 0.1
 """Share of the rows that must have a step by name, for it to be preferred to a tracker's counter."""
 _ALIKE: Final = 0.9
 """Share of its values that must be at most 1 from the step, for another axis to count the same thing."""
+_MOSTLY: Final = 2
+"""How many times as often as back the step goes forward."""
 _FRACTIONS: Final = 0.1
 """Share of an axis' values that are no whole numbers, from which it is one of fractions: epochs, thousands of steps."""
 STANDING: Final = 3
@@ -69,6 +71,20 @@ def row_steps(points: Mapping[str, Points], rows: int, axes: Collection[str] = (
     return np.where(np.isnan(counter), steps, _carried(steps)), frozenset(used)
 
 
+def passed_over(points: Mapping[str, Points], rows: int, used: Collection[str]) -> tuple[str, ...]:
+    """What to say of surer names of the step than that of the axis, which most rows have and which do not count them."""
+    names = step_names(points)
+    axis = next((name for name in names if name in used and not stands(points[name][1])), None)
+    if axis is None or COUNTER in points:
+        return ()
+    surer = ((name, _whole(points[name][1])) for name in names[: names.index(axis)])
+    return tuple(
+        f"{name!r} {'is the same in every row' if stands(steps) else 'goes back as well as forward'}: the step is {axis!r}"
+        for name, steps in surer
+        if 2 * len(steps) >= rows and not _moves(steps)
+    )
+
+
 def _axis(points: Mapping[str, Points], rows: int, axes: Collection[str]) -> str | None:
     """The surest name of the step that most rows have and that moves forward; else one that many rows have, or the counter."""
     named = [name for name in step_names(points) if name != COUNTER]
@@ -80,14 +96,33 @@ def _axis(points: Mapping[str, Points], rows: int, axes: Collection[str]) -> str
             return name
     if COUNTER not in points:
         others = [name for name in named if 2 * np.isfinite(points[name][1]).sum() >= rows and _is_of_fractions(points[name][1])]
-        others += sorted((name for name, steps in whole.items() if len(steps)), key=lambda name: stands(whole[name]))
+        sure = not any(plain_name(name) == "epoch" and _counts(found[1], rows) for name, found in points.items())
+        left = [name for name, steps in whole.items() if len(steps) and not _is_of_episodes(name, steps, sure=sure)]
+        others += sorted(left, key=lambda name: (name not in moving, stands(whole[name])))
         return next(iter(others), None)
     return next((name for name, count in moving.items() if name in axes or count >= _MANY * rows), COUNTER)
 
 
 def _moves(steps: Steps) -> bool:
-    forward = returns(steps) <= MANY_RETURNS * len(steps)
-    return forward and (len(steps) == 1 or bool((steps != steps[:1]).any()))
+    back, forward = returns(steps), int((steps[1:] > steps[:-1]).sum())
+    return back <= MANY_RETURNS * len(steps) and (len(steps) == 1 or forward > _MOSTLY * back)
+
+
+def _counts(values: NDArray[np.float64], rows: int) -> bool:
+    """Whether numbers count the rows: whole, one in each, and each larger than the one before."""
+    return len(values) == rows > STANDING and bool(_is_whole(values).all() and (values[1:] > values[:-1]).all())
+
+
+def _is_of_episodes(name: str, steps: Steps, *, sure: bool) -> bool:
+    """Whether what is called steps are those of an episode, its length: they repeat, and go back as well as forward.
+
+    Args:
+        name: what they are called.
+        steps: the steps.
+        sure: whether a name in the singular tells that they are not.
+    """
+    back, forward = returns(steps), int((steps[1:] > steps[:-1]).sum())
+    return (plain_name(name) == "steps" or not sure) and _MOSTLY * back >= forward > 0 and len(np.unique(steps)) < len(steps)
 
 
 def stands(steps: Steps) -> bool:

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from rl_doctor.collectors.importers.columns import Columns, Points
 from rl_doctor.collectors.importers.numbers import whole
+from rl_doctor.collectors.importers.registry import part_of
 from rl_doctor.collectors.importers.row_numbers import last_run, numbered
-from rl_doctor.collectors.importers.row_steps import MANY_RETURNS, returns, row_steps
+from rl_doctor.collectors.importers.row_steps import COUNTER, MANY_RETURNS, passed_over, returns, row_steps
+from rl_doctor.collectors.importers.several_runs import rows_of_run
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.store.metric_log import MetricLog, ordered, split_of
 from rl_doctor.store.step_axis import plain_name, step_names
@@ -92,16 +94,22 @@ def assemble_columns(columns: Columns, path: Path, axes: Collection[str] = ()) -
 
     Args:
         columns: the records.
-        path: for messages.
+        path: for messages; ``FILE#RUN`` is one of several runs that a column tells apart.
         axes: names that the log itself says are axes.
 
     Raises:
-        InputError, NothingToJudgeError: as in ``assemble``.
+        InputError: as in ``assemble``, or there are several runs in it and none is named.
+        NothingToJudgeError: as in ``assemble``.
     """
     points = columns.take()
     steps, names = row_steps(points, columns.rows, axes)
+    passed = passed_over(points, columns.rows, names)
+    if COUNTER not in points and (own := rows_of_run(columns.labels, points, steps, *part_of(path))) is not None:
+        steps = np.where(own, steps, np.nan)
+        points = {name: (at[own[at]], values[own[at]]) for name, (at, values) in points.items()}
     kept = {name: found for name, found in points.items() if name not in names and not _is_bookkeeping(name)}
-    return assemble_points(kept, steps, columns.texts, path)
+    made = assemble_points(kept, steps, columns.texts, path)
+    return Assembled(made.log, (*passed, *made.notes))
 
 
 def _is_bookkeeping(name: str) -> bool:

@@ -92,7 +92,7 @@ def read(path: Path) -> Imported:
         media |= events.media
         info = events.info if events.info != RunInfo() else info
         if events.columns:
-            made = assemble_points(events.points(), np.array(events.steps, np.float64), (), folder)
+            made = assemble_points(events.points(), np.array(events.steps, np.float64), frozenset(), folder)
             points.update(made.log.points)
             notes += made.notes
     if left:

@@ -90,9 +90,9 @@ def test_one_of_several_runs_is_named_after_the_file(folder: Path) -> None:
 
 
 def test_only_files_of_several_runs_have_parts(tmp_path: Path) -> None:
-    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
-    with pytest.raises(InputError, match=r"log\.jsonl#x: no such file; log\.jsonl holds one run"):
-        open_run(tmp_path / "log.jsonl#x")
+    (tmp_path / "state.json").write_text('{"log_history": [{"step": 1, "loss": 0.5}]}\n')
+    with pytest.raises(InputError, match=r"state\.json#x: no such file; state\.json holds one run"):
+        open_run(tmp_path / "state.json#x")
     with pytest.raises(InputError, match=r"nothing\.db#x: no such file or folder"):
         open_run(tmp_path / "nothing.db#x")
     (tmp_path / "a#b.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.5}\n')
