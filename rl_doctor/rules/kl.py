@@ -255,7 +255,9 @@ def _grown(view: View, series: Series, limits: Limits) -> tuple[str, int, float,
     sigma, rho = trend.noise(logs)
     error = sigma * (min(2 * trend.inflation(rho) / last.n, 1.0) + min(2 * trend.inflation(rho) / middle.n, 1.0)) ** 0.5
     growth = last.center - middle.center
-    faster = growth >= math.log(limits["growth"]) and growth > max(limits["z"] * error, middle.center - first.center)
+    faster = growth >= math.log(limits["growth"]) and growth > max(
+        trend.least_z(limits["z"], len(series)) * error, middle.center - first.center
+    )
     apart = float(np.min(series.values[last.first :])) > 2.0 * half
     fast = end >= max(limits["large"], limits["multiple"] * half) and end - half >= limits["speed"] * (half - start) and apart
     if faster or fast:

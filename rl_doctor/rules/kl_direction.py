@@ -32,7 +32,7 @@ _NEGATED: Final = frozenset({"minimind"})
     "RLD206", "kl-reversed",
     severity="error",
     optional=(*(_GAP + form for form in (*_HONEST, *_TURNED)), *_SIGNED),
-    limits={"same": 0.02, "other": 0.2, "tokens": 50, "z": 6.0, "size": 1e-3, "share": 0.5, "steps": 0.9},
+    limits={"same": 0.02, "other": 0.2, "tokens": 50, "z": 6.0, "size": 1e-3, "least": 1e-5, "share": 0.5, "steps": 0.9},
     cause="Current and reference logprobs are swapped in the KL term.",
     advice=(
         "Write the term with x = ref_logprob - logprob: k1 is -x, k2 is x*x/2, k3 is exp(x) - 1 - x.",
@@ -52,13 +52,13 @@ def kl_reversed(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     current. Swapped, k1 pays for leaving the reference, and k3 has another mean and, where the policy has become sure, grows
     exponentially.
 
-    Where the trainer's own term was recorded per token, it is compared with every estimator of ref_logprob - logprob. It fires
-    if the term agrees within `same` of its mean size with a swapped form, over at least `tokens` tokens, and with none of the
-    honest ones within `other` of that (k1 and its negative are told apart by sign; on very small differences all forms of k3
-    agree, and nothing is said). Where only a signed KL was logged, its mean over the run must be below 0 by `z` standard
-    errors, by `size` nat and by `share` of its typical size, and it must be negative at `steps` of the steps: a warning, since
-    sampling at another temperature, with top-k or with a minimum length does that as well. k2, k3 and abs cannot be negative at
-    all, which impossible-values reports.
+    Where the trainer's own term was recorded per token, it is compared with every estimator of ref_logprob - logprob. It
+    fires if the term agrees within `same` of its mean size with a swapped form, over at least `tokens` tokens, and with none
+    of the honest ones within `other` of that (k1 and its negative are told apart by sign; on very small differences all forms
+    of k3 agree, and nothing is said). Where only a signed KL was logged, its mean over the run must be below 0 by `z`
+    standard errors, by `size` nat (`least` if every single value is below 0) and by `share` of its typical size, and it must
+    be negative at `steps` of the steps: a warning, since sampling at another temperature, with top-k or with a minimum length
+    does that as well. k2, k3 and abs cannot be negative at all, which impossible-values reports.
     """
     gaps = {form: found for form in (*_HONEST, *_TURNED) if (found := view.get(_GAP + form)) is not None}
     if gaps:
@@ -107,9 +107,10 @@ def _negative(view: View, series: Series, limits: Limits) -> Iterator[Hit]:
     local, rho = trend.noise(values)
     sigma = max(local, trend.spread(values))
     mean = float(np.mean(values))
-    error = sigma * np.sqrt(trend.inflation(min(rho + 1.0 / np.sqrt(values.size), 0.95)) / values.size) * (1 + 20 / values.size)
+    error = sigma * np.sqrt(trend.inflation(min(rho + 1.0 / np.sqrt(values.size), 0.95)) / values.size) * (1 + 60 / values.size)
     usual = float(np.median(np.abs(values)))
-    if mean >= -max(limits["z"] * error, limits["size"], limits["share"] * usual):
+    least = limits["least"] if bool(np.all(values < 0.0)) else limits["size"]
+    if mean >= -max(limits["z"] * error, least, limits["share"] * usual):
         return
     if float(np.mean(values < 0.0)) < limits["steps"] or view.info.trainer in _NEGATED:
         return

@@ -162,8 +162,8 @@ def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     costs time and usually ends at the length limit.
 
     It fires if the late mean length is `growth` times that of the early window, the difference of logarithms is `z` standard
-    errors and the reward does not rise: an error if the reward falls, or ends no higher after a growth of `huge` times; a
-    warning if it stands, info if it was not recorded.
+    errors (on a short run more) and the reward does not rise: an error if the reward falls, or ends no higher after a growth
+    of `huge` times; a warning if it stands, info if it was not recorded.
     """
     series = view.get("length.mean")
     if series is None:
@@ -175,7 +175,7 @@ def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     values = np.log(np.maximum(series.values, 1.0))
     moved = trend.change(values)
     growth = math.exp(moved.difference)
-    if growth < limits["growth"] or moved.z < limits["z"]:
+    if growth < limits["growth"] or moved.z < trend.least_z(limits["z"], len(series)):
         return
     begin = trend.onset(values, moved.early, rising=True, share=0.3)
     reward = progress(view, int(series.steps[begin]))

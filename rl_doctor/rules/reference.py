@@ -14,6 +14,8 @@ from rl_doctor.rules.reading import KL_REFERENCE, evidence, first_of, lacking, l
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
+_SIGNED = ("ref.kl_k1", "ref.kl")
+
 
 @rule(
     "RLD205", "kl-flatline",
@@ -135,7 +137,7 @@ def _zero_tail(values: trend.Floats, limits: Limits) -> int | None:
     "RLD207", "wrong-reference",
     severity="error",
     optional=("ref.kl_first_k3", *KL_REFERENCE),
-    limits={"large": 0.05, "first_step": 2, "constant": 0.4},
+    limits={"large": 0.05, "first_step": 2, "constant": 0.4, "rows": 10},
     cause="The reference is not the model that training starts from: base weights instead of the fine-tuned start "
     "(adapters disabled), "
     "another checkpoint, or another chat template, temperature or precision in the reference pass.",
@@ -155,8 +157,10 @@ def wrong_reference(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     The first recorded step, or the first mini-batch where mini-batches are known, is held against `large` nat per token. The
     run must start within `first_step` steps of zero: a resumed run has every reason for a KL. Where the KL at the start is
-    less than `constant` of the level right after it, the first updates may have made it, and it is a warning. A first value that
-    the next steps fall back from is a peak, and info.
+    less than `constant` of the level right after it, the first updates may have made it, and it is a warning. A first value
+    that the next steps fall back from is a peak, and info. An estimate that may be negative counts only if its first values
+    are all above 0 and their median is twice their spread. A KL of unknown kind, by a trainer that is not known, is a warning
+    at most, from `rows` rows and twice `large` on.
     """
     series = first_of(view, "ref.kl_first_k3", *KL_REFERENCE)
     if series is None:
@@ -167,7 +171,11 @@ def wrong_reference(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     values = np.abs(series.values)
     value = float(values[0])
-    if value <= limits["large"]:
+    unknown = series.metric == "ref.kl" and view.info.trainer is None
+    if value <= (2.0 * limits["large"] if unknown else limits["large"]) or not _beyond_noise(series):
+        return
+    if unknown and (skip := too_short(series, int(limits["rows"]))):
+        yield skip
         return
     following = float(np.median(values[1:8])) if values.size > 1 else value
     there = value >= limits["constant"] * following
@@ -176,8 +184,19 @@ def wrong_reference(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     yield Hit(
         f"KL to the reference is {value:.3g} nat per token at the first step ({series.steps[0]}), {following:.3g} in "
         "the steps after it",
-        "info" if peak else "error" if there and not (several and value < 4 * limits["large"]) else "warning",
+        "info" if peak else "error" if there and not unknown and not (several and value < 4 * limits["large"]) else "warning",
         (evidence(series, 0, 0, limit=limits["large"]),),
         ruled_out=("a resumed run: the record starts with the training",),
-        unchecked=("updates within the first step: minibatch",) if series.metric != "ref.kl_first_k3" else (),
+        unchecked=(
+            *(("what this KL is: per token or per response, and by which estimator",) if unknown else ()),
+            *(("updates within the first step (in a recording: minibatch)",) if series.metric != "ref.kl_first_k3" else ()),
+        ),
     )
+
+
+def _beyond_noise(series: Series) -> bool:
+    """Whether the first values of an estimate that may be negative lie clearly on one side of 0; True for all others."""
+    if series.metric not in _SIGNED:
+        return True
+    first = series.values[:8]
+    return bool(np.all(first > 0.0)) and float(np.median(first)) > 2.0 * trend.spread(first)

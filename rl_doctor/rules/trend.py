@@ -182,6 +182,11 @@ def change(values: Floats) -> Change:
     return Change(first, last, difference / error if error > 0 else math.copysign(math.inf, difference))
 
 
+def least_z(z: float, points: int) -> float:
+    """What ``Change.z`` must reach for a test at ``z``: more on a short series, which hides how long its noise remembers."""
+    return z * (1.0 + 20.0 / points)
+
+
 def running_median(values: Floats, width: int) -> Floats:
     """Centred running median of odd ``width``, ``[n]``; at the ends over the points that exist."""
     half = width // 2

@@ -61,6 +61,14 @@ def local_noise(values: Floats) -> tuple[float, float]:
     return sigma, rho
 
 
+def stands_out(values: Floats, index: int, factor: float) -> bool:
+    """Whether the difference of neighbours near ``index`` is ``factor`` times every other; single shocks of noise are not."""
+    sizes = np.abs(np.diff(values))
+    near = slice(max(index - 3, 0), index + 3)
+    others = np.delete(sizes, np.arange(sizes.size)[near])
+    return bool(others.size) and float(sizes[near].max()) >= factor * float(others.max())
+
+
 def abrupt_fall(values: Floats, z: float = 4.5) -> trend.Jump | None:
     """A fall from one point to the next that stays, in a series that is too short for ``trend.jump``; None if there is none.
 

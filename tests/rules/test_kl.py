@@ -245,3 +245,14 @@ def test_tens_of_nats_are_an_error_even_while_the_reward_rises() -> None:
     rising = np.linspace(0.2, 0.8, 60) + 0.01 * RNG(1).standard_normal(60)
     assert severity("RLD204", {"ref.kl_k3": kl, "reward.mean": rising}) == "error"
     assert severity("RLD204", {"ref.kl_k3": 0.005 * kl, "reward.mean": rising}) is None
+
+
+def test_reference_is_not_judged_by_noise_nor_surely_by_a_kl_of_unknown_kind() -> None:
+    for seed in range(20):
+        noise = 0.3 * RNG(seed).standard_normal(40)
+        assert severity("RLD207", {"ref.kl_k1": np.concatenate([[0.2], noise])}) is None
+        far = 0.4 * np.exp(0.1 * RNG(seed).standard_normal(40))
+        assert severity("RLD207", {"ref.kl_k1": far}) == "error"
+        assert severity("RLD207", {"ref.kl": far}) == "warning"
+        assert result("RLD207", {"ref.kl": far[:9]}).reason == "length"
+        assert severity("RLD207", {"ref.kl": 0.2 * far}) is None

@@ -66,3 +66,11 @@ def test_whole_updates_and_single_passes_are_left_alone() -> None:
     assert severity("RLD606", {"update.passes_mean": passes}) is None
     assert result("RLD606", {"update.passes_mean": np.ones(50)}).reason == "data"
     assert result("RLD606", {"update.passes_mean": np.full(5, 2.0)}).reason == "length"
+
+
+def test_a_small_kl_that_is_below_zero_in_every_row_is_told() -> None:
+    for seed in range(20):
+        small = -1e-4 * np.exp(0.1 * np.random.default_rng(seed).standard_normal(100))
+        assert severity("RLD206", {"ref.kl": small}) == "warning"
+        assert severity("RLD006", {"ref.kl_k3": 0.05 * small}) == "warning"
+        assert severity("RLD206", {"ref.kl": small * np.sign(np.random.default_rng(seed).standard_normal(100))}) is None
