@@ -111,7 +111,9 @@ def _read(path: Path) -> tuple[str, Imported]:
         raise InputError(f"{path}: neither a run folder nor a folder of logs; give the file")
     if ADDRESS.match(str(path)):
         address = str(path).replace(":/", "://", 1)
-        raise InputError(f"{address}: of servers only wandb's runs are read: wandb://ENTITY/PROJECT/RUN_ID; else give a file")
+        raise InputError(
+            f"{address}: not recognised: of servers only wandb's runs are read; write wandb://ENTITY/PROJECT/RUN_ID, or give a file"
+        )
     raise InputError(f"{path}: not recognised as a run or a log{_nearest(seen)} (rl-doctor import --list names the formats)")
 
 

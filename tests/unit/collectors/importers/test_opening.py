@@ -91,5 +91,5 @@ def test_what_is_not_recognised_is_told_in_a_short_line(tmp_path: Path, content:
 
 
 def test_of_servers_only_those_of_wandb_are_read() -> None:
-    with pytest.raises(InputError, match=r"^https://example\.com/x: of servers only wandb's runs are read"):
+    with pytest.raises(InputError, match=r"^https://example\.com/x: not recognised: of servers only wandb's runs are read"):
         open_run("https://example.com/x")
