@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 _NUMBER: Final = r"\s*:\s*(-?[0-9][-+0-9.eE]*|NaN|-?Infinity)\s*"
 _MOST: Final = 1000
-"""Names from which the form of a line would take longer to compile than it saves."""
+_LONGEST: Final = 1 << 16
+"""Names, and characters of a line, from which its form would take longer to compile than it saves."""
 
 
 class Template:
@@ -30,7 +31,7 @@ class Template:
             record: the same, parsed.
         """
         self.names = tuple(record)
-        plain = len(record) <= _MOST and all(type(value) in (float, int) for value in record.values())
+        plain = len(record) <= _MOST and len(line) <= _LONGEST and all(type(value) in (float, int) for value in record.values())
         patterns = [self._pattern(ascii_only=ascii_only) for ascii_only in (True, False)] if plain else []
         self._matching = next((pattern for pattern in patterns if pattern.fullmatch(line)), None)
 

@@ -56,3 +56,8 @@ def test_a_compressed_log_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path,
 def test_a_first_record_may_be_long(tmp_path: Path, size: int) -> None:
     (tmp_path / "log").write_text(json.dumps({"step": 0, "reward": 0.0, "text": "y" * size}) + "\n" + json_lines())
     assert open_run(tmp_path / "log").metrics().series("reward")[0].tolist() == list(range(STEPS + 1))
+
+
+def test_a_first_record_may_have_a_very_long_name(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(json.dumps({"step": 0, "reward": 0.0, "y" * 20 * HEAD_BYTES: 1}) + "\n" + json_lines())
+    assert len(open_run(tmp_path / "log").metrics().series("reward")[0]) == STEPS + 1
