@@ -34,6 +34,7 @@ def k3(x: Floats) -> Floats:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         square = x * x
+        large = np.flatnonzero(~(square < _NEAR_ZERO * _NEAR_ZERO))
         half = square * _COTH[-1]
         for coefficient in _COTH[-2:0:-1]:
             half += coefficient
@@ -45,7 +46,6 @@ def k3(x: Floats) -> Floats:
         half *= x
         np.subtract(1.0, half, out=half)
         square /= half
-        large = np.flatnonzero(~(np.abs(x) < _NEAR_ZERO))
         if large.size:
             apart = x[large]
             square[large] = np.where(apart == np.inf, np.inf, np.expm1(apart) - apart)

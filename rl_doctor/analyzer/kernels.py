@@ -131,7 +131,9 @@ class _Block:
             return np.zeros(len(self.starts), np.int64)
         if count == flags.size:
             return np.diff(self.bounds)
-        return np.diff(np.searchsorted(np.flatnonzero(flags), self.bounds))
+        before = np.searchsorted(np.flatnonzero(flags), self.bounds)
+        counted: Counts = before[1:] - before[:-1]
+        return counted
 
 
 def blocks(edges: Counts) -> Iterator[_Block]:
@@ -221,7 +223,8 @@ def _clip(block: _Block, ratio: Floats, clipping: Clipping, advantage: Floats | 
         if clipping.dual is not None:
             tallies.append((5, (found > clipping.dual) & (gain < 0.0)))
     for index, chosen in tallies:
-        counts[index, block.rows] = np.diff(np.searchsorted(outside[chosen], block.bounds))
+        before = np.searchsorted(outside[chosen], block.bounds)
+        counts[index, block.rows] = before[1:] - before[:-1]
     return outside
 
 
