@@ -112,7 +112,7 @@ def _read(path: Path) -> tuple[str, Imported]:
     if ADDRESS.match(str(path)):
         address = str(path).replace(":/", "://", 1)
         raise InputError(
-            f"{address}: not recognised: of servers only wandb's runs are read; write wandb://ENTITY/PROJECT/RUN_ID, or give a file"
+            f"{address}: not recognised: of servers only wandb's runs are read; give wandb://ENTITY/PROJECT/RUN_ID or a file"
         )
     raise InputError(f"{path}: not recognised as a run or a log{_nearest(seen)} (rl-doctor import --list names the formats)")
 
