@@ -64,10 +64,10 @@ def kl_reversed(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if gaps:
         yield from _swapped(gaps, limits)
         return
-    series = next((found for name in _SIGNED if (found := view.get(name)) is not None and np.any(found.values < 0.0)), None)
+    signed = [found for name in _SIGNED if (found := view.get(name)) is not None]
+    series = next((found for found in signed if np.any(found.values < 0.0)), next(iter(signed), None))
     if series is None:
-        if not any(view.get(name) is not None for name in _SIGNED):
-            yield lacking(view, _GAP + "k3", *_SIGNED)
+        yield lacking(view, _GAP + "k3", *_SIGNED)
         return
     if skip := too_short(series, _STEPS):
         yield skip
