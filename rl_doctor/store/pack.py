@@ -48,7 +48,8 @@ def pack(run: Run, file: str | Path) -> None:
     batches = run.batches(run.columns, max_tokens=ROW_GROUP_TOKENS)
     first = next(batches, None)
     if first is None:
-        raise NothingToJudgeError(f"{run.path}: no sequence rows to pack; a log has none, `rl-doctor import` makes a run folder of it")
+        hint = "a log has none, and `rl-doctor import` makes a run folder of it"
+        raise NothingToJudgeError(f"{run.path}: no sequence rows to pack; {hint}")
     metrics = run.metrics()
     document = info_to_json(run.info)
     if facts := facts_to_json(run.facts):
