@@ -105,6 +105,7 @@ def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:
 
 
 def _summary(run: Run, logged: Logged, told: tuple[str, ...]) -> RunSummary:
+    from rl_doctor.errors import shown
     from rl_doctor.report.model import RunSummary
     from rl_doctor.store.info import doubts
 
@@ -112,7 +113,7 @@ def _summary(run: Run, logged: Logged, told: tuple[str, ...]) -> RunSummary:
     unknown = facts.unknown_columns if run.columns else (*facts.unknown_columns, *logged.unknown)
     notes = (*facts.notes, *_recognised(run.info, info), *logged.notes, *doubts(info), *told)
     return RunSummary(
-        str(run.path), info.trainer, info.trainer_version, info.algorithm, facts.first_step, facts.last_step, facts.sequences,
+        shown(run.path), info.trainer, info.trainer_version, info.algorithm, facts.first_step, facts.last_step, facts.sequences,
         facts.tokens, facts.skipped_parts, unknown, notes, facts.renamed_columns, len(logged),
     )  # fmt: skip
 
@@ -130,9 +131,10 @@ def _recognised(told: RunInfo, info: RunInfo) -> Iterator[str]:
 
 def failed(path: Path, error: DoctorError) -> Report:
     """The report of a run that could not be read or judged: no results, and the reason."""
+    from rl_doctor.errors import shown
     from rl_doctor.report.model import Failure, Report, RunSummary
 
-    nothing = RunSummary(str(path), None, None, None, None, None, 0, 0)
+    nothing = RunSummary(shown(path), None, None, None, None, None, 0, 0)
     return Report(nothing, (), __version__, SCHEMA_VERSION, _now(), failure=Failure(str(error), error.exit_code))
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Final
+
+_ADDRESS: Final = re.compile(r"^([a-z][a-z]+):/(?=[^/])")
 
 
 class DoctorError(Exception):
@@ -27,6 +31,11 @@ class NothingToJudgeError(DoctorError):
     """The input was read, but holds nothing that could be judged: no row, no known column, only NaN."""
 
     exit_code: ClassVar[int] = 3
+
+
+def shown(path: Path) -> str:
+    """A path as messages name it: an address has its two slashes, of which a path keeps one."""
+    return _ADDRESS.sub(r"\1://", str(path))
 
 
 def suggestion(word: str, candidates: Iterable[str], *, close: float = 0.6) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.names import held_out
 from rl_doctor.analyzer.names.bookkeeping import bookkeeping
-from rl_doctor.analyzer.names.generic import OFFLINE, below_topic
+from rl_doctor.analyzer.names.generic import OFFLINE, averaged, below_topic, is_average
 from rl_doctor.analyzer.names.recognise import general, identify, lookup, names_of, settings_of, trainer_of, version_bounds
 from rl_doctor.analyzer.names.registry import Name, plain
 from rl_doctor.analyzer.series import Series
@@ -200,7 +200,7 @@ class Logged:
         for place, table in enumerate(self._tables):
             found = table.find(native)
             if not found and table is general():
-                found = table.find(below_topic(native))
+                found = _general(native)
             for rank, item, metric in found:
                 if self._applies(item) and (item.holds is None or item.holds(self._find)):
                     return _Choice(place, rank, item, metric)
@@ -245,6 +245,15 @@ class Logged:
             )
             self._coarse = used >= _PRECISE
         return self._coarse
+
+
+def _general(native: str) -> list[tuple[int, Name, str | None]]:
+    """Entries of the general table for a name under a heading, or for that of an average."""
+    below = below_topic(native)
+    found = general().find(below)
+    if not found and (of := averaged(below)) is not None:
+        found = [entry for entry in general().find(of) if entry[2] is None or is_average(entry[2])]
+    return found
 
 
 def _whole(values: NDArray[np.float64]) -> NDArray[np.bool_]:

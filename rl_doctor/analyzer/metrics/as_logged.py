@@ -14,6 +14,12 @@ logged_metric(
     doc="KL between the old policy and the one being trained as logged, by an estimator that is not known (k1, k2 or k3).",
 )  # fmt: skip
 logged_metric(
+    "policy.entropy_sequence",
+    unit="nat",
+    source="TRL, PPOTrainer",
+    doc="Sum over a response of minus the log-probability of each sampled token, mean over the responses; never below 0.",
+)
+logged_metric(
     "ref.kl_sequence", unit="nat", source="TRL, PPOTrainer",
     doc="KL to the reference policy as logged, summed over a response (not the mean over its tokens), mean over sequences.",
 )  # fmt: skip

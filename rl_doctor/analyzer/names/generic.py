@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from rl_doctor.analyzer.names.registry import Lookup, Name
+from rl_doctor.schema import PREFERENCE, SUPERVISED
 
-SUPERVISED: Final = frozenset({"sft"})
-PREFERENCE: Final = frozenset({"dpo", "kto", "orpo", "cpo", "simpo", "ipo", "reward_model"})
 OFFLINE: Final = SUPERVISED | PREFERENCE
 """Algorithms in which no policy samples and nothing is rewarded."""
 
@@ -38,6 +37,7 @@ def _varies(name: str) -> Name:
 
 _ALIKE: Final[dict[str, str]] = {
     "reward.mean": "reward reward/mean mean_reward rewards/mean avg_reward reward_avg average_reward rollout/reward_mean "
+    "env/all/reward/total "
     "train_reward env/reward_mean reward/total total_reward ep_rew_mean rollout/ep_rew_mean episodic_return",
     "reward.std": "reward_std std_reward reward/std rewards/std rollout/reward_std",
     "reward.max": "reward_max max_reward reward/max rewards/max",
@@ -122,6 +122,7 @@ def _families() -> Iterator[Name]:
     yield Name("rewards/{function}/mean", "reward.component.{function}.mean")
     yield Name("rewards/{function}/std", "reward.component.{function}.std")
     yield Name("rewards/{function}", "reward.component.{function}.mean")
+    yield Name("reward_{function}_reward_func", "reward.component.{function}.mean")
     yield Name("reward_components/{function}", "reward.component.{function}.mean")
 
 
@@ -134,6 +135,22 @@ NAMES: Final = (
 )
 
 _TOPICS: Final = re.compile(r"(?:losses|charts|metrics|rl|stats|training|trainer|scalars|log|optimization)[/_.]", re.IGNORECASE)
+
+
+_AVERAGE: Final = re.compile(r"(?:train[_/.])?(?:avg|average)[/_.]", re.IGNORECASE)
+_NO_AVERAGE: Final = ("std", "max", "min", "frac_low", "frac_high", "coef")
+"""What the name of a metric ends with of which the average is another one, or of no use."""
+
+
+def averaged(native: str) -> str | None:
+    """What an average is of, by its name; None for any other name."""
+    found = _AVERAGE.match(native)
+    return None if found is None else native[found.end() :]
+
+
+def is_average(metric: str | None) -> bool:
+    """Whether a metric is a mean itself, so that its average over a step's batches is the metric."""
+    return metric is not None and not metric.endswith(_NO_AVERAGE) and not metric.startswith(("group.", "optim.learning_rate"))
 
 
 def below_topic(native: str) -> str:

@@ -20,6 +20,7 @@ MEAN: Final = (
     rf"{_SPLIT}(?:(?P<source>.+?)_)?{_RIGHT}{_END}",
     rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:mean|avg|acc){AT}\d+",
     rf"{_SPLIT}(?!rewards_)(?:(?P<source>.+?)_)?{_SCORE}{_END}",
+    rf"{_SPLIT}rewards_(?!.*_(?:std|max|min)$)(?!(?:chosen|rejected|margins|accuracies)$)(?P<source>.+?)(?:_mean)?",
 )
 """Tiers of patterns of mean scores, the best first: shares that are right before rewards."""
 BEST: Final = (rf"{_SPLIT}(?:(?P<source>.+?)_)?(?:best{AT}\d+(?:_mean)?|pass@?_?(?:[2-9]|\d\d+)|pass@?_?k)",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
@@ -123,13 +124,22 @@ def _algorithm(known: Trainer | None, names: Collection[str], find: Lookup, *, r
     if rows or not {"loss", "eval_loss"}.intersection(names):
         return None
     preference = together("rewards/chosen+rewards/rejected", names) or together("chosen_reward+rejected_reward", names)
+    if together("odds_ratio_loss", names) or together("log_odds_ratio", names):
+        return "orpo"
     if preference:
         return "dpo"
+    if any(_OF_A_POLICY.search(name) for name in names):
+        return None
     tables = (general(),) if known is None else (names_of(known.name), general())
     telling = {metric for table in tables for name in names for _, _, metric in table.find(name) if metric is not None}
     return None if any(metric.startswith(_TOPICS) for metric in telling - _SUPERVISED) else "sft"
 
 
+_OF_A_POLICY: Final = re.compile(
+    r"(?:^|_)(?:kl|kld|(?<!grad_)clip(?!.*(?:grad|norm))|clip_?frac\w*|rewards?|advantages?|rollouts?|policy|critic|actor|chosen|rejected|margins?)"
+    r"(?:_|$)|preference|odds_ratio"
+)
+"""What the plain names of supervised training do not hold, whether or not they mean a known metric."""
 _SUPERVISED: Final = frozenset({"policy.entropy", "policy.loss_total", "sft.loss", "pref.loss", "pref.accuracy", "length.mean"})
 """What the names of supervised training may be taken for."""
 

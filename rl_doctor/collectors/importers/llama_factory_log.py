@@ -12,6 +12,8 @@ from rl_doctor.collectors.importers.rows import Row, assemble
 
 _STEP: Final = "current_steps"
 _PROGRESS: Final = frozenset({_STEP, "total_steps", "percentage", "elapsed_time", "remaining_time"})
+_CALLED: Final = {"accuracy": "rewards/accuracies"}
+"""Names that it shortens: it logs an accuracy only where a trainer of preferences logs this one."""
 
 
 def _recognises(sample: Sample) -> Fit:
@@ -24,7 +26,10 @@ def read(path: Path) -> Imported:
     """Read every line; what tells the progress is left out."""
     objects = Objects(path)
     rows = (
-        Row(whole(document.get(_STEP)), {name: value for name, value in document.items() if name not in _PROGRESS})
+        Row(
+            whole(document.get(_STEP)),
+            {_CALLED.get(name, name): value for name, value in document.items() if name not in _PROGRESS},
+        )
         for document in objects
     )
     found = assemble(rows, path)

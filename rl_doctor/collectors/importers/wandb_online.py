@@ -12,14 +12,14 @@ from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, impor
 from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.collectors.importers.tracker_config import info_of
 from rl_doctor.collectors.importers.unfolding import media_note, unfold
-from rl_doctor.errors import InputError, NothingToJudgeError
+from rl_doctor.errors import DoctorError, InputError, NothingToJudgeError
 
 _ADDRESS: Final = re.compile(
     r"(?:wandb:/+(?P<path>[^/?#]+/[^/?#]+/[^/?#]+)|https?:/+[^/]+/(?P<project>[^/?#]+/[^/?#]+)/runs/(?P<run>[^/?#]+).*)/?"
 )
-_TIMEOUT: Final = 30
+_TIMEOUT: Final = 14
 """Seconds that the server has for one answer."""
-_UNREACHED: Final = ("Failed to execute", "in time", "connect")
+_UNREACHED: Final = ("Failed to execute", "in time", "connect", "<no message>")
 """What the client says where it could not ask whether the login is right."""
 _SHOWN: Final = 200
 """Characters of the client's message that are shown."""
@@ -54,7 +54,10 @@ def read(path: Path) -> Imported:
         raise InputError(f"wandb://{name}: the server has steps up to {last}, and wandb read none of them; upgrade wandb")
     if not columns.rows:
         raise NothingToJudgeError(f"wandb://{name}: nothing was logged in this run")
-    made = assemble_columns(columns, path, _axes(internal))
+    try:
+        made = assemble_columns(columns, path, _axes(internal))
+    except DoctorError as error:
+        raise type(error)(str(error).replace(str(path), f"wandb://{name}")) from error
     return Imported(made.log, info_of(config, run.id), (*notes, *media_note(media), *made.notes))
 
 

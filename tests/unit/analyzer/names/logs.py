@@ -139,7 +139,7 @@ TRL_SFT: Final = Log(
 TRL_PPO: Final = Log(
     "trl", "ppo",
     {
-        "objective/kl": "ref.kl_sequence", "objective/entropy": None, "objective/non_score_reward": None,
+        "objective/kl": "ref.kl_sequence", "objective/entropy": "policy.entropy_sequence", "objective/non_score_reward": None,
         "objective/rlhf_reward": "reward.mean", "objective/scores": "reward.score_mean",
         "policy/approxkl_avg": "policy.kl_old_k2", "policy/clipfrac_avg": "policy.clip_frac",
         "policy/entropy_avg": "policy.entropy", "loss/policy_avg": "policy.loss_pg", "loss/value_avg": "value.loss",
