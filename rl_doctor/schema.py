@@ -24,6 +24,11 @@ MISSING_INT: Final[Mapping[str, int]] = MappingProxyType({"int64": -(2**63), "in
 """In memory, a null in an integer column is this value. A null in a float column is NaN, in a string column None."""
 
 
+SUPERVISED: Final = frozenset({"sft"})
+PREFERENCE: Final = frozenset({"dpo", "kto", "orpo", "cpo", "simpo", "ipo", "reward_model"})
+"""Algorithms that learn from demonstrations, and from preferences: in none of them a policy samples."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One stored column.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from rl_doctor.analyzer.names.generic import PREFERENCE, SUPERVISED
 from rl_doctor.rules.view import View
+from rl_doctor.schema import PREFERENCE, SUPERVISED
 
 _WITHOUT_CRITIC: Final = frozenset(
     {"grpo", "dr_grpo", "gspo", "dapo", "rloo", "reinforce", "reinforce_plus_plus", "remax", "online_dpo"}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from rl_doctor.analyzer.names.generic import NAMES, PREFERENCE, SUPERVISED
+from rl_doctor.analyzer.names.generic import NAMES
 from rl_doctor.analyzer.names.registry import (
     Bounds,
     Lookup,
@@ -22,7 +22,7 @@ from rl_doctor.analyzer.names.registry import (
     together,
     trainers,
 )
-from rl_doctor.schema import RunConfig, RunInfo
+from rl_doctor.schema import PREFERENCE, SUPERVISED, RunConfig, RunInfo
 from rl_doctor.store.metric_log import MetricLog, Points
 
 _TOPICS: Final = ("reward.", "policy.", "ref.", "adv.", "group.", "length.", "pref.", "mismatch.", "value.")
