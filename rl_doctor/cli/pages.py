@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rl_doctor.rules.registry import Rule
 
 _WIDTH: Final = 120
+_FEW: Final = 3
+"""Metrics of one topic that a rule's page still tells one by one."""
 
 
 def rule_page(rule: Rule, metrics: Mapping[str, Metric]) -> str:
@@ -63,21 +65,29 @@ def _wrapped(line: str) -> list[str]:
 
 
 def _computes(rule: Rule, metrics: Mapping[str, Metric]) -> Iterator[str]:
-    """The metrics, those with the same columns and definition together."""
-    groups: dict[str, list[str]] = {}
-    for label, names in (("Needed", rule.needs), ("Used where they can be computed", rule.optional)):
-        for name in names:
+    """The metrics, each once: a line for one that stands alone, and one line for all of a topic where a rule reads many."""
+    optional = [name for name in dict.fromkeys(rule.optional) if name not in rule.needs]
+    yield from _listed("Needed", dict.fromkeys(rule.needs), metrics)
+    yield from [""] * bool(rule.needs and optional)
+    yield from _listed("Used where they can be computed", optional, metrics)
+    if rule.needs or optional:
+        yield from ("", "Definitions and sources: `docs/metrics.md`.")
+
+
+def _listed(label: str, names: Iterable[str], metrics: Mapping[str, Metric]) -> Iterator[str]:
+    topics: dict[str, list[str]] = {}
+    for name in names:
+        topics.setdefault(name.partition(".")[0], []).append(name)
+    if topics:
+        yield from (f"{label}:", "")
+    for topic, members in topics.items():
+        if len(members) > _FEW:
+            rest = [name.partition(".")[2] + "*" * name.endswith(".") for name in members]
+            yield f"- `{topic}.*`: {_code_list(rest)}"
+            continue
+        for name in members:
             found = metrics.get(name)
-            if found is None:
-                groups.setdefault(f"{label}, one of each", []).append(f"- `{name}*`")
-                continue
-            columns = f", from {_code_list(need.replace('|', '` or `') for need in found.needs)}" if found.needs else ""
-            groups.setdefault(f"{label}{columns} ({found.source})", []).append(f"- `{name}` [{found.unit}]: {found.doc}")
-    for number_, (head, items) in enumerate(groups.items()):
-        yield from [""] * (number_ > 0)
-        yield f"{head}:"
-        yield ""
-        yield from items
+            yield f"- `{name}*`: each that was logged" if found is None else f"- `{name}` [{found.unit}]: {found.doc}"
 
 
 def _limits(rule: Rule) -> list[str]:
