@@ -249,7 +249,9 @@ def _item(data: bytes) -> tuple[Sequence[str], Any]:
             value = json.loads(content)
         elif number == _TEXT and isinstance(content, bytes):
             value = _text(content)
-        elif number == _NUMBER and isinstance(content, bytes) and len(content) == _DOUBLE:
+        elif number == _NUMBER and isinstance(content, bytes):
+            if len(content) != _DOUBLE:
+                raise ValueError(f"a number of {len(content)} bytes")
             (value,) = struct.unpack("<d", content)
         elif number == _INTEGER and isinstance(content, int):
             value = zigzag(content)

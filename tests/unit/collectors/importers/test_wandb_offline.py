@@ -306,6 +306,17 @@ def test_a_record_with_a_sound_checksum_that_is_no_record_is_left_out() -> None:
     assert recorded.columns.rows == 0
 
 
+@pytest.mark.parametrize("number", [b"\x35\x00\x00\x00\x00", b"\x32\x03\x00\x00\x00", b"\x32\x00"])
+def test_a_number_of_another_size_than_a_double_is_no_record(number: bytes) -> None:
+    item = b"\x12\x01d" + number
+    history = b"\x0a" + bytes([len(item)]) + item
+    with pytest.raises(ValueError, match="a number of"):
+        wandb_records.history_row(history, wandb_records.Heads())
+    recorded = Recorded()
+    recorded.add(b"\x12" + bytes([len(history)]) + history)
+    assert recorded.unreadable == 1
+
+
 def test_typed_values_are_read_like_json() -> None:
     def item(name: bytes, value: bytes) -> bytes:
         body = b"\x12" + bytes([len(name)]) + name + value
