@@ -110,7 +110,7 @@ def scan(
         index, inner = tokens_of_rows(splits, rows)
         left, right = x[index].astype(np.float64), y[index].astype(np.float64)
         if counted is not None:
-            left[~counted[index]] = np.nan
+            left[~counted[index]] = right[~counted[index]] = np.nan
         tried = [_shifted(left, right, inner, lag) for lag in LAGS]
         pooled[1:] = [found.table[doubtful[rows]] for found in tried]
         corr = np.stack([np.where(found.n >= LEAST_TOKENS - 3, found.corr, 0.0) for found in tried], axis=1)

@@ -206,6 +206,19 @@ def test_a_gap_in_the_mask_does_not_hide_a_shift() -> None:
     assert value("mismatch.lag", *data) == -1.0
 
 
+def test_what_others_wrote_hides_no_shift() -> None:
+    """Neither side counts where a token is not trained on, whatever stands there."""
+    data = []
+    for seed in range(6):
+        rollout = walk(seed, 60)
+        mask = [index % 10 < 6 for index in range(60)]
+        shifted = zip(moved(rollout, -1), mask, strict=True)
+        old = [number if trained else -9.0 * (index % 2) for index, (number, trained) in enumerate(shifted)]
+        data.append({"response_mask": mask, "rollout_logprob": rollout, "old_logprob": old})
+    assert value("mismatch.lag", *data) == -1.0
+    assert value("mismatch.shifted_frac", *data) == 1.0
+
+
 def test_scan_of_nothing() -> None:
     for x, splits, share in ((np.empty(0), np.zeros(1, np.int64), NAN), (np.full(40, -1.0), np.array([0, 20, 40]), 0.0)):
         found, _ = scan(Pair(x, x, splits), x, x, splits)
