@@ -80,10 +80,9 @@ def _listed(label: str, names: Iterable[str], metrics: Mapping[str, Metric]) -> 
         topics.setdefault(name.partition(".")[0], []).append(name)
     if topics:
         yield from (f"{label}:", "")
-    for topic, members in topics.items():
+    for members in topics.values():
         if len(members) > _FEW:
-            rest = [name.partition(".")[2] + "*" * name.endswith(".") for name in members]
-            yield f"- `{topic}.*`: {_code_list(rest)}"
+            yield f"- {_code_list(name + '*' * name.endswith('.') for name in members)}"
             continue
         for name in members:
             found = metrics.get(name)

@@ -61,4 +61,7 @@ def test_a_rule_page_says_what_to_do_before_what_it_computes() -> None:
         assert "## What it computes" not in heads[:-1], rule.code
         assert all(len(line) <= 130 for line in page.splitlines()), rule.code
         computed = page.partition("## What it computes")[2].splitlines()
+        assert len(computed) < 50, rule.code
+        for name in {*rule.needs, *rule.optional}:
+            assert sum(f"`{name}{'*' * name.endswith('.')}`" in line for line in computed) == 1, (rule.code, name)
         assert not any(line.startswith("  -") for line in computed), rule.code
