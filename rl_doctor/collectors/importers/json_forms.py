@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rl_doctor.collectors.importers.columns import Columns
+from rl_doctor.collectors.importers.columns import MOST_NAMES, Columns
 from rl_doctor.collectors.importers.numbers import number, whole
 from rl_doctor.collectors.importers.records import MAX_DEPTH, NAME_KEYS, VALUE_KEYS, evaluated, flat, is_evaluation, unnested
 from rl_doctor.collectors.importers.several_runs import LABEL
@@ -29,6 +29,8 @@ def gathered(document: Any, called: str) -> tuple[Columns, tuple[str, ...]] | No
         return _of_curve(document, called)
     if not isinstance(document, dict) or not document:
         return None
+    if len(document) > MOST_NAMES and not any(isinstance(value, dict | list) for value in document.values()):
+        return _summary(document)
     for form in (_keyed_by_step, _by_row_index, _split_table, _lists_of_records, _of_columns):
         if (found := form(document)) is not None:
             return found
@@ -40,7 +42,7 @@ def _summary(document: Mapping[str, Any]) -> tuple[Columns, tuple[str, ...]] | N
     record = flat(document)
     if all(number(value) is None for value in record.values()):
         return None
-    steps = set(step_names(record))
+    steps = set(step_names(record)) if len(record) <= MOST_NAMES else set()
     return _of_records([{name: value for name, value in record.items() if name not in steps}])
 
 

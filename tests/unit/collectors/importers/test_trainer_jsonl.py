@@ -44,7 +44,7 @@ def test_llama_factory(tmp_path: Path) -> None:
     run = opened(tmp_path, "\n".join(map(json.dumps, lines)) + "\nnot a record\n" + json.dumps(lines[-1]))
     assert values(run, "loss") == {5: 0.69, 10: 0.59}
     assert values(run, "eval_loss", "eval") == {5: 0.62}
-    assert set(run.metrics().names()) == {"loss", "accuracy", "lr", "epoch"}
+    assert set(run.metrics().names()) == {"loss", "rewards/accuracies", "lr", "epoch"}
     assert "lines that are no JSON objects, left out: 1" in run.facts.notes
 
 
