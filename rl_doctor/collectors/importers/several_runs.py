@@ -26,6 +26,8 @@ _EXPLAINED: Final = 0.1
 """Share of the repeated steps that may be left within the runs."""
 _OVERLAP: Final = 0.5
 """Share of the rows of all runs but the longest that repeat a step: of a run that goes on under another label few do."""
+_DIFFER: Final = 0.1
+"""Share of the repeated steps beyond which other values stand there than before: else the same is told twice."""
 _LEAST: Final = 2
 """Steps that each run has, in the mean: a column with another value in every row tells no runs."""
 _LONGEST: Final = 200
@@ -93,9 +95,10 @@ def _coded(name: str, labels: Labels, points: Mapping[str, Points], rows: int) -
 def _tells(codes: NDArray[np.int64], measured: Collection[Points], steps: NDArray[np.float64]) -> bool:
     """Whether the same steps come again with each label, and hardly ever under the same one."""
     known = ~np.isnan(steps) & (codes >= 0)
-    repeated = inside = others = 0
-    for at, _ in measured:
-        own = at[known[at]]
+    repeated = inside = others = differ = 0
+    for at, values in measured:
+        kept = known[at]
+        own, told = at[kept], values[kept]
         if own.size:
             pairs = np.unique(np.stack([codes[own].astype(np.float64), steps[own]]), axis=1)
             counts = np.bincount(codes[own])
@@ -104,7 +107,10 @@ def _tells(codes: NDArray[np.int64], measured: Collection[Points], steps: NDArra
             repeated += own.size - len(np.unique(steps[own]))
             inside += own.size - pairs.shape[1]
             others += own.size - int(counts.max())
-    return repeated > 0 and inside <= _EXPLAINED * repeated and repeated >= _OVERLAP * others
+            order = np.argsort(steps[own], kind="stable")
+            again = steps[own][order][1:] == steps[own][order][:-1]
+            differ += int((again & (told[order][1:] != told[order][:-1])).sum())
+    return differ > _DIFFER * repeated and inside <= _EXPLAINED * repeated and repeated >= _OVERLAP * others
 
 
 def one_run(path: Path, runs: Collection[str], wanted: str | None, column: str | None = None) -> str | None:

@@ -83,12 +83,15 @@ def test_runs_whose_rows_alternate_are_listed(tmp_path: Path) -> None:
 
 def test_lists_of_records_of_several_runs_are_listed(tmp_path: Path) -> None:
     own = [{"step": step, "reward": step / 9} for step in range(9)]
-    (tmp_path / "log").write_text(json.dumps({"baseline": own, "ours": own}))
+    better = [{"step": step, "reward": step / 7} for step in range(9)]
+    (tmp_path / "log").write_text(json.dumps({"baseline": own, "ours": better}))
     with pytest.raises(InputError, match=r"several runs \(baseline, ours\)"):
         open_run(tmp_path / "log")
     assert len(open_run(tmp_path / "log#ours").metrics().series("reward")[0]) == 9
     (tmp_path / "one").write_text(json.dumps({"losses": [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}], "rewards": own}))
     assert open_run(tmp_path / "one").metrics().names() == ("loss", "reward")
+    (tmp_path / "same").write_text(json.dumps({"history": own, "series": {"reward": own}}))
+    assert len(open_run(tmp_path / "same").metrics().series("reward")[0]) == 9
     (tmp_path / "two").write_text(json.dumps({"train": own, "eval": own}))
     assert open_run(tmp_path / "two").metrics().names("eval") == ("eval/reward",)
 
@@ -98,9 +101,9 @@ def test_lists_of_records_of_several_runs_are_listed(tmp_path: Path) -> None:
     [
         [{"run_id": "a" if step < 60 else "b", "step": step, "loss": 0.5} for step in range(90)],
         [{"run_id": "a", "step": step, "loss": 0.5} for step in range(60)]
-        + [{"run_id": "b", "step": step, "loss": 0.5} for step in range(50, 90)],
-        [{"name": f"sample {row}", "step": row // 8, "loss": 0.5} for row in range(720)],
-        [{"seed": row * 7919, "step": row // 8, "loss": 0.5} for row in range(720)],
+        + [{"run_id": "b", "step": step, "loss": 0.25} for step in range(50, 90)],
+        [{"name": f"sample {row}", "step": row // 8, "loss": row / 9} for row in range(720)],
+        [{"seed": row * 7919, "step": row // 8, "loss": row / 9} for row in range(720)],
         [{"model": "policy", "step": row, "loss": 0.5} for row in range(90)],
     ],
     ids=["goes on", "was resumed", "samples", "seeds of samples", "one label"],
