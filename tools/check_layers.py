@@ -16,12 +16,13 @@ PACKAGE = "rl_doctor"
 LAYERS: dict[str, tuple[str, ...]] = {
     "rl_doctor.errors": (),
     "rl_doctor.schema": (),
+    "rl_doctor.discovery": (),
     "rl_doctor.store": ("errors", "schema", "store"),
-    "rl_doctor.collectors": ("errors", "schema", "store", "collectors"),
-    "rl_doctor.analyzer": ("errors", "schema", "store", "analyzer"),
+    "rl_doctor.collectors": ("discovery", "errors", "schema", "store", "collectors"),
+    "rl_doctor.analyzer": ("discovery", "errors", "schema", "store", "analyzer"),
     # The view is what the runner hands to rules; it alone knows what the analyzer gives.
     "rl_doctor.rules.view": ("schema", "store.facts", "analyzer.series", "analyzer.reconcile"),
-    "rl_doctor.rules": ("schema", "analyzer.series", "analyzer.reconcile.Comparison", "report.model", "rules"),
+    "rl_doctor.rules": ("discovery", "schema", "analyzer.series", "analyzer.reconcile.Comparison", "report.model", "rules"),
     "rl_doctor.report": ("report",),
 }
 

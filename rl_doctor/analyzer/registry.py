@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.states import State, Sum, mean
+from rl_doctor.discovery import import_modules
 from rl_doctor.store.batch import Batch
 
 Level = Literal["token", "rollout", "logged"]
@@ -164,28 +162,21 @@ def sequence_value(
     return register
 
 
-@cache
-def _load() -> None:
-    package = importlib.import_module("rl_doctor.analyzer.metrics")
-    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
-        importlib.import_module(f"{package.__name__}.{module}")
-
-
 def metrics() -> Mapping[str, Metric]:
     """Every registered metric by name."""
-    _load()
+    import_modules("rl_doctor.analyzer.metrics")
     return MappingProxyType(_METRICS)
 
 
 def sequence_values() -> Mapping[str, SequenceValue]:
     """Every registered per-sequence value by its ``per_sequence.`` name."""
-    _load()
+    import_modules("rl_doctor.analyzer.metrics")
     return MappingProxyType(_SEQUENCE_VALUES)
 
 
 def families() -> tuple[Family, ...]:
     """Every registered family."""
-    _load()
+    import_modules("rl_doctor.analyzer.metrics")
     return tuple(_FAMILIES)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
 from typing import Final, Literal
 
+from rl_doctor.discovery import import_modules
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules.view import View
 
@@ -114,14 +112,7 @@ def rule(  # noqa: PLR0913 - a declaration, not a call: every field of a rule ha
     return register
 
 
-@cache
-def _load() -> None:
-    package = importlib.import_module("rl_doctor.rules")
-    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
-        importlib.import_module(f"{package.__name__}.{module}")
-
-
 def rules() -> Mapping[str, Rule]:
     """Every rule by code, in the order of codes."""
-    _load()
+    import_modules("rl_doctor.rules")
     return MappingProxyType(dict(sorted(_RULES.items())))

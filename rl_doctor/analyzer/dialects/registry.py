@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final, Literal
 
 from rl_doctor.analyzer.registry import Reduction
+from rl_doctor.discovery import import_modules
 from rl_doctor.schema import RunInfo
 
 EPSILON32: Final = 2.0**-23
@@ -131,16 +129,9 @@ def dialect(name: str, applies: Callable[[RunInfo], bool], *, source: str) -> Ca
     return register
 
 
-@cache
-def _load() -> None:
-    package = importlib.import_module("rl_doctor.analyzer.dialects")
-    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
-        importlib.import_module(f"{package.__name__}.{module}")
-
-
 def dialects() -> Mapping[str, Dialect]:
     """Every dialect by name."""
-    _load()
+    import_modules("rl_doctor.analyzer.dialects")
     return _DIALECTS
 
 

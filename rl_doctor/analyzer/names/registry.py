@@ -5,8 +5,6 @@ Names are compared in their plain form, since tables write ``/`` as ``_`` and re
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.discovery import import_modules
 from rl_doctor.store.metric_log import Points
 
 Version = tuple[int, ...]
@@ -223,14 +222,7 @@ def trainer(declared: Trainer) -> Trainer:
     return declared
 
 
-@cache
-def _load() -> None:
-    package = importlib.import_module("rl_doctor.analyzer.names")
-    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
-        importlib.import_module(f"{package.__name__}.{module}")
-
-
 def trainers() -> Mapping[str, Trainer]:
     """Every trainer by name."""
-    _load()
+    import_modules("rl_doctor.analyzer.names")
     return MappingProxyType(_TRAINERS)

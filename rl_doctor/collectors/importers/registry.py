@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Final
@@ -16,6 +14,7 @@ from typing import BinaryIO, Final
 from rl_doctor.collectors.importers import console
 from rl_doctor.collectors.importers.columns import TooManyNamesError
 from rl_doctor.collectors.importers.text_file import decode, encoding_of, unpacked
+from rl_doctor.discovery import import_modules
 from rl_doctor.errors import InputError
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.metric_log import MetricLog
@@ -157,16 +156,9 @@ def _within_bounds(read: Callable[[Path], Imported], path: Path) -> Imported:
     return found
 
 
-@cache
-def _load() -> None:
-    package = importlib.import_module("rl_doctor.collectors.importers")
-    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
-        importlib.import_module(f"{package.__name__}.{module}")
-
-
 def importers() -> Mapping[str, Importer]:
     """Every importer by name."""
-    _load()
+    import_modules("rl_doctor.collectors.importers")
     return MappingProxyType(_IMPORTERS)
 
 
