@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Evidence, Hit
-from rl_doctor.rules.reading import lacking
+from rl_doctor.rules.reading import lacking, logged
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -87,9 +87,9 @@ class _Break:
 
     @property
     def transient(self) -> bool:
-        """Whether a scalar breaks on few steps and is finite again right after each of them and at the end."""
+        """Whether a logged scalar breaks on few steps and is finite again right after each of them and at the end."""
         after = self.bad[-3:].any() or (self.bad[1:] & self.bad[:-1]).any()
-        return not self.partial and not after and float(np.mean(self.bad)) <= _RARE
+        return not self.partial and logged(self.series) and not after and float(np.mean(self.bad)) <= _RARE
 
     def evidence(self) -> Evidence:
         steps = self.series.steps[self.bad]

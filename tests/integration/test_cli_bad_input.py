@@ -94,13 +94,20 @@ def test_damaged_inside(tmp_path: Path, check: Check, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"\x00" * 5000, bytes(range(256)) * 20, b"step,reward\n1,2\n", b"PAR1" + b"\xff" * 300 + b"PAR1"]
+    "content", [b"\x00" * 5000, bytes(range(256)) * 20, b"a letter\nto nobody\n", b"PAR1" + b"\xff" * 300 + b"PAR1"]
 )
 def test_binary_and_other_formats(tmp_path: Path, check: Check, content: bytes) -> None:
     (tmp_path / "odd.parquet").write_bytes(content)
     outcome = check(tmp_path / "odd.parquet")
     assert outcome.code == 2
     assert "odd.parquet: " in outcome.error_line
+
+
+def test_another_format_under_the_name_of_a_parquet_file_is_read_as_what_it_is(tmp_path: Path, check: Check) -> None:
+    (tmp_path / "odd.parquet").write_bytes(b"step,reward\n1,2\n")
+    outcome = check(tmp_path / "odd.parquet")
+    assert outcome.code == 3  # one row of a table
+    assert "CSV" in outcome.out
 
 
 def test_zero_rows(tmp_path: Path, check: Check) -> None:
