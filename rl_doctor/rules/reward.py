@@ -72,7 +72,7 @@ def _other_data(view: View, series: Series, index: int) -> bool:
     optional=(
         *REWARD, "reward.std", "reward.max", _SOURCES, "policy.entropy", *KL_REFERENCE[:1], "length.mean", "reward.component.",
     ),
-    limits={"z": 7.0, "material": 0.2, "learning": 10.0, "apart": 3.0},
+    limits={"z": 7.0, "material": 0.2, "learning": 10.0, "apart": 3.0, "large": 0.5},
     cause="The reward function or its server changed (new version, other scale, a fallback value), or other prompts came in.",
     advice=(
         "Compare the reward of a few stored responses from before the step with what the reward function gives them now.",
@@ -93,12 +93,13 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     normalised within groups do not feel a common shift, but everything else that is read from the reward does; with a fixed
     or learned baseline the shift goes straight into every advantage.
 
-    Two lines are fitted before and after every step; their distance is the jump, whatever the trend. It fires if it is `z`
+    Two lines are fitted before and after every step; their distance is the jump, whatever the trend is. It fires if it is `z`
     times the run's own typical jump, done within three steps, kept, and at least `material` of the larger of the level before
     and the standard deviation of the reward within a step. Below 100 steps a fall also counts that is done in one step and
-    stays, and the jump must be `apart` times any difference of neighbours elsewhere. A rise may be fast learning, unless it
-    is known to lead beyond what single responses earned before, and must be `learning` times the noise of the mean. A warning
-    where the baseline is the group's, an error where it is not (gae, reinforce and the like); info once the level is back.
+    stays, and the jump must be `apart` times any difference of neighbours elsewhere (two thirds of that if it is `large` on the
+    same scale). A rise may be fast learning, unless it is known to lead beyond what single responses earned before, and must
+    be `learning` times the noise of the mean. A warning where the baseline is the group's, an error where it is not (gae,
+    reinforce and the like); info once the level is back.
 
     A reward that falls over many steps is no jump, but as little what training is for: it is a warning if the late window is
     below the early one by `z` standard errors and by twice as much as is material, and the mixture of data sources never
@@ -118,7 +119,8 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         yield from _falls(view, series, spread, limits)
         return
     scale = max(abs(found.before), spread)
-    if len(series) < _SHORT and not turning.stands_out(series.values, found.index, limits["apart"]):
+    apart = limits["apart"] * (2.0 / 3.0 if abs(found.size) >= limits["large"] * scale else 1.0)
+    if len(series) < _SHORT and not turning.stands_out(series.values, found.index, apart):
         return
     if abs(found.size) < limits["material"] * scale or _other_data(view, series, found.index):
         return
