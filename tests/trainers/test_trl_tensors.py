@@ -52,4 +52,4 @@ def test_tensors(tmp_path: Path) -> None:
     assert run.info.logprob_dtype == "float32"
     metrics = run.metrics()
     np.testing.assert_array_equal(metrics.series("norm")[1], [0.75])
-    assert "vector" not in metrics.names
+    assert "vector" not in metrics.names()
