@@ -85,9 +85,11 @@ def test_the_verdict_is_that_of_a_reader(name: str) -> None:
         assert judged == set()
 
 
-def test_every_run_of_the_collection_is_judged() -> None:
-    logs = {str(path.relative_to(RUNS)) for path in RUNS.glob("*/*") if path.is_file()}
-    assert logs == set(VERDICTS)
+def test_every_run_of_the_collection_is_read_without_a_crash() -> None:
+    logs = {str(path.relative_to(RUNS)): path for path in RUNS.glob("*/*") if path.is_file()}
+    assert logs.keys() >= VERDICTS.keys()
+    for name in logs.keys() - VERDICTS.keys():
+        assert not any(result.outcome == "crashed" for result in check(open_run(logs[name])).results), name
 
 
 def test_the_same_run_twice_gives_the_same_verdict() -> None:
