@@ -265,11 +265,6 @@ def share(flags: Bools, *inputs: Floats) -> Sum:
     return Sum.counted(int(np.count_nonzero(flags)), flags.size, nan)
 
 
-def tokens_of(batch: Batch, rows: Bools) -> Bools:
-    """Bool ``[n_selected]``: selected tokens of the sequences ``rows``."""
-    return np.repeat(rows, per_sequence_counts(batch))
-
-
 @derived
 def first_rows(batch: Batch) -> Bools:
     """Bool ``[n_sequences]``: rows of the first mini-batch, before any optimizer step on their generation batch."""

@@ -75,12 +75,7 @@ def no_baseline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     share = float(np.mean(off <= limits["precision"]))
     if share < limits["share"]:
         return
-    estimator, trainer = view.config.adv_estimator, view.info.trainer
-    severity: Severity = "warning"
-    if estimator == "reinforce":
-        severity = "info"
-    elif estimator in _BASELINED or (estimator is None and trainer in _OFFERS_NONE):
-        severity = "error"
+    estimator, severity = view.config.adv_estimator, _severity(view)
     single = view.get("group.singleton_frac")
     alone = single is not None and float(np.median(single.values)) > 0.5
     by_design = f"{estimator} has no baseline by design. " if severity == "info" else ""
@@ -101,6 +96,15 @@ def no_baseline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         ruled_out=("a coincidence: both ends agree in rows in which rewards differ",),
         unchecked=("what the baseline should be: config.adv_estimator",) if estimator is None else (),
     )
+
+
+def _severity(view: View) -> Severity:
+    """How bad it is to have no baseline: by design it is not."""
+    estimator = view.config.adv_estimator
+    if estimator == "reinforce":
+        return "info"
+    meant = estimator in _BASELINED or (estimator is None and view.info.trainer in _OFFERS_NONE)
+    return "error" if meant else "warning"
 
 
 def _centred(means: Floats, sizes: Floats, share: float) -> bool:

@@ -33,12 +33,14 @@ def components(view: View) -> Mapping[str, Stats]:
     return found
 
 
-def _lacking() -> Skip:
-    return Skip("column", "no reward components are recorded", ("reward/<component>",))
-
-
-def _longest(found: Mapping[str, Stats]) -> int:
-    return max((len(series) for stats in found.values() for series in stats.values()), default=0)
+def _unjudged(found: Mapping[str, Stats], limits: Limits) -> Skip | None:
+    """Why components cannot be judged: there are none, or too few steps of them."""
+    if not found:
+        return Skip("column", "no reward components are recorded", ("reward/<component>",))
+    longest = max((len(series) for stats in found.values() for series in stats.values()), default=0)
+    if longest < limits["steps"]:
+        return Skip("length", f"inconclusive: components are measured at {counted(longest, 'step')}")
+    return None
 
 
 @rule(
@@ -83,11 +85,8 @@ def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Ski
     reaches, and info if it is the same at every step.
     """
     found = components(view)
-    if not found:
-        yield _lacking()
-        return
-    if (longest := _longest(found)) < limits["steps"]:
-        yield Skip("length", f"inconclusive: components are measured at {counted(longest, 'step')}")
+    if skip := _unjudged(found, limits):
+        yield skip
         return
     grown = [hit for name, stats in found.items() if (hit := _grown(name, stats, _others(found, name), limits)) is not None]
     yield from grown
@@ -289,11 +288,8 @@ def reward_component_idle(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     does: rule reward-flatline.
     """
     found = components(view)
-    if not found:
-        yield _lacking()
-        return
-    if (longest := _longest(found)) < limits["steps"]:
-        yield Skip("length", f"inconclusive: components are measured at {counted(longest, 'step')}")
+    if skip := _unjudged(found, limits):
+        yield skip
         return
     idle = {name: level for name, stats in found.items() if (level := _idle(stats, limits)) is not None}
     if not idle or len(idle) == len(found):

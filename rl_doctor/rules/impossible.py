@@ -37,10 +37,6 @@ _ROWS: Final = "data.negative_length_frac"
 _ORDERED: Final = ("reward", "reward.score", "adv", "return", "length")
 _SIGNED: Final = ("policy.kl_old_k1", "policy.kl_old", *KL_REFERENCE)
 
-_FORWARDS: Final = (
-    "The number is not what its name says, has lost its sign or unit on the way into the log, or its code is wrong."
-)
-
 
 def _ends(stem: str) -> tuple[str, str, str]:
     """Names of the smallest, mean and largest value of a quantity."""

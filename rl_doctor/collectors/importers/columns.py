@@ -145,7 +145,7 @@ def _floats(values: Sequence[Any]) -> tuple[list[int] | None, NDArray[np.float64
             if "_" not in "".join(words):
                 return kept, np.array(list(map(float, words)), np.float64)
         except ValueError:
-            pass
+            pass  # one of them is no plain number: each is read by itself below
     read = [(index, found) for index, value in enumerate(with_points(values)) if (found := number(value)) is not None]
     return [index for index, _ in read], np.array([found for _, found in read], np.float64)
 

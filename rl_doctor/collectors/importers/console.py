@@ -65,7 +65,7 @@ def read_bytes(path: Path, most: int) -> bytes:
                 parts.append(data)
                 most -= len(data)
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        pass
+        pass  # a compressed file that was cut: what came before the end counts, and `is_cut` tells
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
     return b"".join(parts)

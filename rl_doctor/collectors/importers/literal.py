@@ -29,7 +29,7 @@ def record(text: str) -> dict[str, Any]:
     try:
         return _members(json.loads(text if '"' in text else text.replace("'", '"')))
     except (ValueError, RecursionError):
-        pass
+        pass  # Python's words stand in it
     worded = _WORD.sub(lambda found: found[1] + _WORDS[found[2]], text)
     try:
         return _members(json.loads(worded if '"' in worded else worded.replace("'", '"')))

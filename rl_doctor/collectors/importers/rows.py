@@ -19,7 +19,7 @@ from rl_doctor.collectors.importers.row_steps import COUNTER, MANY_RETURNS, pass
 from rl_doctor.collectors.importers.several_runs import rows_of_run
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.store.metric_log import MetricLog, ordered, split_of
-from rl_doctor.store.step_axis import plain_name, step_names
+from rl_doctor.store.step_axis import plain_name
 
 BOOKKEEPING: Final = frozenset(
     {"_step", "_timestamp", "_runtime", "_wandb", "wall_time", "relative_time_(process)", "relative_time_(wall)", ""}
@@ -43,11 +43,6 @@ class Row:
 
     step: int | None
     values: Mapping[str, Any]
-
-
-def step_name(names: Collection[str]) -> str | None:
-    """The name under which records with these names have their step; None if there is none."""
-    return next(iter(step_names(names)), None)
 
 
 def row_of(record: Mapping[str, Any], name: str | None) -> Row:

@@ -214,7 +214,7 @@ def _short_items(body: bytes, heads: Heads) -> tuple[dict[str, Any], list[tuple[
                 values[name] = float(text)
                 continue
             except ValueError:
-                pass
+                pass  # a text or an object
         others.append((path, json.loads(text)))
     if any(number == 1 for number, _, _ in fields(head)):
         raise ValueError("an item without a value in JSON")

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from rl_doctor.collectors.importers.numbers import number, whole
-from rl_doctor.collectors.importers.rows import Row, assemble, row_of, step_name
+from rl_doctor.collectors.importers.rows import Row, assemble, row_of
 from rl_doctor.errors import NothingToJudgeError
+from rl_doctor.store.step_axis import step_names
 
 LOG = Path("log.jsonl")
 
@@ -69,8 +70,8 @@ def test_steps_are_whole(value: Any, step: int | None) -> None:
 
 
 def test_the_surest_name_of_the_step_is_taken() -> None:
-    assert step_name(["_step", "train/global_step", "loss"]) == "train/global_step"
-    assert step_name(["loss"]) is None
+    assert step_names(["_step", "train/global_step", "loss"])[0] == "train/global_step"
+    assert step_names(["loss"]) == []
 
 
 def test_rows_of_training_and_evaluation_share_a_step() -> None:
