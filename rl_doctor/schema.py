@@ -88,6 +88,7 @@ SEQUENCE_COLUMNS: Final = (
         "Number of response tokens really generated or observed (attention mask, or lengths).",
     ),
     _q("stored_length", "int32", "tokens", "Number of response tokens kept in the token table."),
+    _q("tokens_dropped", "bool", "", "Tokens of the sequence were left out to save space; its stored_length is 0."),
     _q("prompt_loss_tokens", "int32", "tokens", "Number of prompt positions that the loss covers; 0 is right."),
     _q("finish_reason", "string", "", "Why generation ended: stop, length, abort, or the engine's own word."),
     _q("reward", "float64", "reward", "Reward that the advantage was computed from."),
@@ -185,7 +186,8 @@ class RunConfig:
     dual clip. ``kl_estimator`` is k1, k2, k3 or abs; ``loss_agg`` token-mean, seq-mean-token-mean, seq-mean-token-sum or
     seq-mean-token-sum-norm; ``adv_estimator`` grpo, dr_grpo, rloo, gae, reinforce, reinforce_plus_plus or remax; ``adv_norm``,
     what the advantage is scaled by, group, batch or none; ``is_correction`` the rollout correction, or none.
-    ``log_ratio_clamp``, ``kl_input_clamp`` and ``kl_output_clamp`` are symmetric bounds in nat. ``native`` holds the
+    ``value_clip`` is the distance from the old value that the value loss
+    allows. ``log_ratio_clamp``, ``kl_input_clamp`` and ``kl_output_clamp`` are symmetric bounds in nat. ``native`` holds the
     trainer's own configuration, untranslated.
     """
 
@@ -206,6 +208,7 @@ class RunConfig:
     adv_norm: str | None = None
     gamma: float | None = None
     lam: float | None = None
+    value_clip: float | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -224,8 +227,9 @@ class RunInfo:
     """The content of ``run.json``.
 
     ``status`` is running, complete or detached. ``writing_ranks`` are the ranks whose parts a step needs to be complete.
-    ``sessions`` holds one mapping per session: ``session``, ``started`` (Unix time), ``world_size``. ``unknown_config`` names the
-    members of ``config`` that are no field of ``RunConfig`` (their values are in ``config.native``), ``unknown_columns`` what
+    ``sampling`` is the share of groups whose tokens are kept (1 where absent). ``sessions`` holds one mapping per session:
+    ``session``, ``started`` (Unix time), ``world_size``. ``unknown_config`` names the members of ``config`` that are no field of
+    ``RunConfig`` (their values are in ``config.native``), ``unknown_columns`` what
     was logged under a name that is no column, and dropped. ``extra`` holds members of ``run.json`` that are none of these.
     """
 
@@ -239,6 +243,7 @@ class RunInfo:
     world_size: int | None = None
     writing_ranks: tuple[int, ...] | None = None
     logprob_dtype: str | None = None
+    sampling: float | None = None
     pad_token_id: int | None = None
     eos_token_ids: tuple[int, ...] | None = None
     vocab_size: int | None = None

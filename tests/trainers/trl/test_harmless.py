@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainers.conftest import Train, Trained
+from tests.trainers.trl.conftest import Train, Trained
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 

@@ -1,6 +1,6 @@
 """Train a tiny random model with TRL and print what came out, in a process of its own.
 
-Usage: python -m tests.trainers.trl_run '{"algorithm": "grpo", "record": "path", ...}' (see ``DEFAULTS``).
+Usage: python -m tests.trainers.trl.train '{"algorithm": "grpo", "record": "path", ...}' (see ``DEFAULTS``).
 """
 
 from __future__ import annotations

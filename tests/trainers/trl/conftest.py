@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rl_doctor import Run, open_run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TIMEOUT = 550
 
 
@@ -70,7 +70,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
 
 def _train(folder: Path, options: Mapping[str, Any], ranks: int) -> Trained:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
-    command = [sys.executable, *launcher, "-m", "tests.trainers.trl_run", json.dumps(options)]
+    command = [sys.executable, *launcher, "-m", "tests.trainers.trl.train", json.dumps(options)]
     environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.trainers.conftest import Train, Trained
+from tests.trainers.trl.conftest import Train, Trained
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 

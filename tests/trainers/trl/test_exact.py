@@ -10,7 +10,7 @@ import pytest
 from rl_doctor.analyzer import reconcile
 from rl_doctor.analyzer.engine import analyze
 from rl_doctor.store.run import Run
-from tests.trainers.conftest import Train
+from tests.trainers.trl.conftest import Train
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 
