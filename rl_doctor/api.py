@@ -11,6 +11,7 @@ from rl_doctor import __version__
 from rl_doctor.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from rl_doctor.analyzer.engine import Analysis
     from rl_doctor.analyzer.logged import Logged
     from rl_doctor.errors import DoctorError
     from rl_doctor.report.model import Report, RunSummary
@@ -86,11 +87,28 @@ def check(
     wanted = sorted(name for name in asked if name in known or name.endswith("."))
     analysis = analyze(reading, wanted, plan.metrics, reading.logged)
     blank = reading.blank()
-    comparisons = reconcile.compare(plan, analysis.series)
-    view = View(reading.info, analysis.series, analysis.missing, run.facts, comparisons, plan.reason)
+    comparisons = reconcile.compare(plan, analysis.series, analysis.partial_steps)
+    sampled_out = reconcile.sampled_out(plan, comparisons) if len(analysis.partial_steps) else ()
+    uncompared = "sampled: the tokens of every step are incomplete" if sampled_out and not plan.reason else plan.reason
+    view = View(reading.info, analysis.series, analysis.missing, run.facts, comparisons, uncompared, analysis.estimated)
     results = run_rules(chosen, view)
-    summary = _summary(run, reading.logged, _told(blank, analysis.reopened_rollouts))
+    told = (*_left_out(analysis, reading.info, sampled_out), *_told(blank, analysis.reopened_rollouts))
+    summary = _summary(run, reading.logged, told)
     return Report(summary, results, __version__, SCHEMA_VERSION, _now(), required)
+
+
+def _left_out(analysis: Analysis, info: RunInfo, uncompared: Sequence[str]) -> Iterator[str]:
+    """What the reader must know of tokens that were left out to save space."""
+    sampled, bare = analysis.sampled_steps, analysis.bare_steps
+    if len(sampled):
+        share = "some of the sequences" if info.sampling is None else f"{info.sampling:.4g} of the groups"
+        yield f"tokens of {share} were kept (steps {sampled[0]} to {sampled[-1]}): metrics of tokens are estimates"
+    if len(bare):
+        counted = "1 step" if len(bare) == 1 else f"{len(bare)} steps"
+        yield f"thinned: the tokens of {counted} ({bare[0]} to {bare[-1]}) were left out to save space"
+    if uncompared:
+        shown = ", ".join(uncompared[:3]) + (f" and {len(uncompared) - 3} more" if len(uncompared) > 3 else "")
+        yield f"not compared with a recomputation, as tokens were left out: {shown}"
 
 
 def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:

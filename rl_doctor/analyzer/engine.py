@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import FIRST_STEP
 from rl_doctor.analyzer.logged import LOGGED_FAMILIES, Logged
@@ -25,8 +26,10 @@ from rl_doctor.errors import InputError, UsageError
 from rl_doctor.schema import COLUMNS, MISSING_INT, RunConfig, RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
+from rl_doctor.store.rows import is_token, splits_of
 
 CONFIG_PREFIX: Final = "config."
+_DROPPED: Final = "tokens_dropped"
 _ADDED: Final[Mapping[str, str]] = {FIRST_STEP: "rollout_step", PASSES: "uid"}
 """Columns that the engine adds to batches, each with the stored column that it follows from."""
 
@@ -58,11 +61,23 @@ class Analysis:
         missing: for each metric that could not be computed, the columns and ``config.`` fields that it lacks.
         reopened_rollouts: how often a generation batch came back after it was taken for finished; its late rows are then
             reduced apart, at the step that they came back at.
+        sampled_steps: int64 ``[n]``, steps of which the tokens of some sequences were left out to save space: metrics that read
+            tokens are estimates there.
+        bare_steps: int64 ``[n]``, steps of which the tokens of all sequences were left out.
+        estimated: metrics that read tokens, where there are sampled steps.
     """
 
     series: Mapping[str, Series]
     missing: Mapping[str, tuple[str, ...]]
     reopened_rollouts: int = 0
+    sampled_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    bare_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    estimated: frozenset[str] = frozenset()
+
+    @property
+    def partial_steps(self) -> NDArray[np.int64]:
+        """Steps of which tokens were left out, int64 ``[n]``."""
+        return np.union1d(self.sampled_steps, self.bare_steps)
 
 
 def requirements(names: Iterable[str]) -> tuple[set[str], set[str]]:
@@ -143,7 +158,10 @@ def analyze(
                 fold.add(batch)
                 del batch  # its memory serves to read the next one
         fold.finish()
-    return Analysis({**{item.name: fold.series(item) for item in wanted}, **logged}, missing, fold.reopened)
+    sampled, bare = fold.left_out()
+    estimated = frozenset(item.name for item in wanted if len(sampled) and item.reduction.reads_tokens)
+    series = {**{item.name: fold.series(item) for item in wanted}, **logged}
+    return Analysis(series, missing, fold.reopened, sampled, bare, estimated)
 
 
 def _expand(known: Mapping[str, Metric], names: Sequence[str] | None) -> list[str]:
@@ -172,16 +190,18 @@ class _Fold:
         for item in wanted:
             self._by_reduction.setdefault(item.reduction, []).append(item)
         self._info = source.info
-        self._token = [r for r in self._by_reduction if r.level != "rollout"]
+        self._token = [r for r in self._by_reduction if r.level != "rollout" and r.reads_tokens]
+        self._sequence = [r for r in self._by_reduction if r.level != "rollout" and not r.reads_tokens]
         self._rollout = [r for r in self._by_reduction if r.level == "rollout"]
         self.rows = bool(wanted)
         self._points: dict[str, list[tuple[int, float, int]]] = {item.name: [] for item in wanted}
         self._step: int | None = None
+        self._rows_by_step: dict[int, tuple[int, int]] = {}
         self._states: dict[Reduction, State] = {}
         self._rollout_states: dict[int, dict[Reduction, State]] = {}
         self._first_steps: dict[int, int] = {}
         self._before: dict[str, Any] = {}
-        self._mark_first = any(FIRST_STEP in (*r.needs, *r.optional) for r in self._token)
+        self._mark_first = any(FIRST_STEP in (*r.needs, *r.optional) for r in (*self._token, *self._sequence))
         names = {part for r in self._rollout for name in (*r.needs, *r.optional) for part in name.split("|")}
         values = requirements(names)[1]
         computed = [
@@ -192,7 +212,7 @@ class _Fold:
         self._rollouts = Rollouts(source.info, names - values, computed)
         base = requirements({name for r in self._by_reduction for name in (*r.needs, *r.optional)})[0]
         base |= requirements(name for value in computed for name in (*value.needs, *value.optional))[0]
-        base |= {"is_padding"} | (KEYS if self._rollout else set())
+        base |= {"is_padding", _DROPPED} | (KEYS if self._rollout else set())
         if any(name in COLUMNS and COLUMNS[name].level == "token" for name in base):
             base.add("response_mask")
         self.columns = sorted(base & set(source.columns))
@@ -211,10 +231,38 @@ class _Fold:
             self._step = batch.step
         if self._mark_first and "rollout_step" in batch.columns:
             batch = self._with_first_step(batch)
-        for r in self._token:
-            self._states[r] = self._states.get(r, r.zero) + r.partial(batch)
+        self._take(self._sequence, batch)
+        if (kept := self._with_tokens(batch)) is not None:
+            self._take(self._token, kept)
         if self._rollout:
             self._rollouts.add(batch)
+
+    def _take(self, reductions: Iterable[Reduction], batch: Batch) -> None:
+        for r in reductions:
+            self._states[r] = self._states.get(r, r.zero) + r.partial(batch)
+
+    def _with_tokens(self, batch: Batch) -> Batch | None:
+        """The rows whose tokens were kept; None where there is none."""
+        flags = batch.get(_DROPPED)
+        if flags is None:
+            return batch
+        lengths = np.diff(batch.splits)
+        dropped = flags.astype(np.bool_) & (lengths == 0)
+        gone, rows = self._rows_by_step.get(batch.step, (0, 0))
+        self._rows_by_step[batch.step] = (gone + int(np.count_nonzero(dropped)), rows + len(dropped))
+        if not dropped.any():
+            return batch
+        if dropped.all():
+            return None
+        columns = {name: values if is_token(name) else values[~dropped] for name, values in batch.columns.items()}
+        return replace(batch, columns=columns, splits=splits_of(lengths[~dropped]), scratch={})
+
+    def left_out(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Steps of which the tokens of some rows were left out, and of all rows."""
+        counts = self._rows_by_step.items()
+        some = [step for step, (gone, rows) in counts if 0 < gone < rows]
+        every = [step for step, (gone, rows) in counts if gone and gone == rows]
+        return np.array(some, np.int64), np.array(every, np.int64)
 
     def finish(self) -> None:
         """Close what is still open."""

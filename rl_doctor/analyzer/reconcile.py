@@ -171,19 +171,28 @@ def _factors(info: RunInfo) -> tuple[Factor, ...]:
     return tuple((name, words, float(number)) for name, words, number in numbers if number and number > 1)
 
 
-def compare(chosen: Plan, series: Mapping[str, Series]) -> tuple[Comparison, ...]:
+def compare(chosen: Plan, series: Mapping[str, Series], partial_steps: Steps | None = None) -> tuple[Comparison, ...]:
     """Compare what was logged with what the pass gave.
 
     Args:
         chosen: the plan that the pass followed.
         series: series by metric name; a key whose columns the run lacks has none.
+        partial_steps: int64 ``[n]``, steps of which tokens were left out: what is computed from tokens is not compared there.
 
     Returns:
         One comparison per key with at least one step at which both numbers exist.
     """
-    found = [_windowed(item, chosen, series) for item in chosen.logged]
-    found += [_stepwise(item, chosen, series) for item in chosen.canonical]
+    partial = np.empty(0, np.int64) if partial_steps is None else partial_steps
+    found = [_windowed(item, chosen, series, partial) for item in chosen.logged]
+    found += [_stepwise(item, chosen, series, partial) for item in chosen.canonical]
     return tuple(item for item in found if item is not None and len(item.steps))
+
+
+def sampled_out(chosen: Plan, compared: Collection[Comparison]) -> tuple[str, ...]:
+    """Names of what is computed from tokens and could be compared at no step."""
+    done = {item.name for item in compared}
+    items = [(item.name, item.reduction) for item in chosen.logged] + [(item.name, item.reduction) for item in chosen.canonical]
+    return tuple(name for name, reduction in items if reduction.reads_tokens and name not in done)
 
 
 def _parts(item: Logged) -> list[Metric]:
@@ -218,23 +227,29 @@ def _rows() -> Metric:
     return Metric(_RECORDED, "sequences", counted, lambda state: float(state.count), "", "")
 
 
-def _windowed(item: Logged, chosen: Plan, series: Mapping[str, Series]) -> Comparison | None:
+def _windowed(item: Logged, chosen: Plan, series: Mapping[str, Series], partial_steps: Steps) -> Comparison | None:
     if f"reconcile.total.{item.name}" not in series:
         return None
     ends, logged = chosen.log.series(item.name)
     keep = np.isfinite(logged)
     ends, logged = ends[keep], logged[keep]
     starts = ends - 1 if item.window == "step" else _starts(ends, chosen)
-    complete = _recorded(starts, ends, series[_RECORDED].steps)
+    recorded = series[_RECORDED].steps
+    whole = np.setdiff1d(recorded, partial_steps)
 
-    def over_windows(label: str) -> tuple[Floats, Floats]:
+    def complete(reads: Reduction) -> NDArray[np.bool_]:
+        return _recorded(starts, ends, whole if reads.reads_tokens else recorded)
+
+    def over_windows(label: str, reads: Reduction) -> tuple[Floats, Floats]:
         parts = [series[f"reconcile.{part}.{label}"] for part in _PARTS]
         inside = np.searchsorted(parts[0].steps, np.stack([starts, ends]), side="right")
         values, slack = _reduce(item.window, [_between(part.values, inside) for part in parts], ends - starts)
-        return np.where(complete, values, np.nan), slack
+        return np.where(complete(reads), values, np.nan), slack
 
-    values, slack = over_windows(item.name)
-    explanations = [Explanation(one.name, one.sentence, *over_windows(_label(item, one))) for one in item.hypotheses]
+    values, slack = over_windows(item.name, item.reduction)
+    explanations = [
+        Explanation(one.name, one.sentence, *over_windows(_label(item, one), one.reduction)) for one in item.hypotheses
+    ]
     explanations += _plain_explanations(values, slack, chosen.factors)
     untried = chosen.untried[item.name]
     return _comparison(Comparison(item.name, item.metric, item.unit, ends, logged, values, slack, tuple(explanations), untried))
@@ -290,7 +305,7 @@ def _recorded(starts: Steps, ends: Steps, recorded: Steps) -> NDArray[np.bool_]:
     return complete
 
 
-def _stepwise(item: Metric, chosen: Plan, series: Mapping[str, Series]) -> Comparison | None:
+def _stepwise(item: Metric, chosen: Plan, series: Mapping[str, Series], partial_steps: Steps) -> Comparison | None:
     """A canonical metric that the run logged under its own name: the value of that step."""
     found = series.get(item.name)
     if found is None:
@@ -299,6 +314,8 @@ def _stepwise(item: Metric, chosen: Plan, series: Mapping[str, Series]) -> Compa
     at = np.searchsorted(found.steps, steps)
     hit = at < len(found.steps)
     hit[hit] = found.steps[at[hit]] == steps[hit]
+    if item.reduction.reads_tokens:
+        hit &= ~np.isin(steps, partial_steps)
     steps, logged, at = steps[hit], logged[hit], at[hit]
     values = np.where(found.counts[at] > 0, found.values[at], np.nan)
     slack = _ABSOLUTE + _RELATIVE * np.maximum(np.abs(values), np.abs(logged))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.states import State, Sum, mean
 from rl_doctor.discovery import import_modules
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.rows import is_token
 
 Level = Literal["token", "rollout", "logged"]
 
@@ -42,6 +43,12 @@ class Reduction:
     needs: tuple[str, ...]
     optional: tuple[str, ...]
     level: Level
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether it looks at tokens, itself or through values computed from them."""
+        names = (part for name in (*self.needs, *self.optional) for part in name.split("|"))
+        return any(name.startswith(PER_SEQUENCE_PREFIX) or is_token(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

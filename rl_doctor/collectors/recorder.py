@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from rl_doctor.collectors.backlog import Backlog, Flush, Logged, LogprobDtype, Rollout, StepEnd, Stop, UnknownColumn
 from rl_doctor.collectors.guard import Guard, logger
+from rl_doctor.collectors.sampling import GroupSampler
 from rl_doctor.collectors.snapshot import dtype_of, size_of, snapshot, width_of
 from rl_doctor.collectors.worker import Worker
 from rl_doctor.errors import suggestion
@@ -68,9 +70,11 @@ class Recorder:
         record_token_ids: whether to keep ``token_id``.
         blocking: wait for the writer where it is slower than the training, instead of dropping whole steps.
         queue_bytes: how many bytes of snapshots may wait for the writer.
+        sampling: share of the groups whose tokens are kept, whole groups in turn; rewards, lengths and groups of all stay. None
+            keeps all.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every option of a recording has a name here
         self,
         path: str | os.PathLike[str],
         info: RunInfo | Mapping[str, Any] | None = None,
@@ -81,6 +85,7 @@ class Recorder:
         record_token_ids: bool = True,
         blocking: bool = False,
         queue_bytes: int = QUEUE_BYTES,
+        sampling: float | None = None,
     ) -> None:
         self.guard = Guard(os.fspath(path))
         self.guard.on_failure = self._detach
@@ -100,7 +105,7 @@ class Recorder:
         self._dtype_known = False
         self._told: set[str] = set()
         with self.guard("open the run"):
-            self._open(path, info, rank, session, on_part)
+            self._open(path, info, rank, session, on_part, sampling)
 
     @property
     def recording(self) -> bool:
@@ -229,6 +234,7 @@ class Recorder:
         rank: int,
         session: int | None,
         on_part: Callable[[tuple[int, ...]], object] | None,
+        sampling: float | None,
     ) -> None:
         if info is None or isinstance(info, Mapping):
             info = info_from_json(dict(info or {}), "info")
@@ -240,8 +246,10 @@ class Recorder:
                 self._tell(doubt)
         encode.import_all()
         self._dtype_known = info.logprob_dtype is not None
+        sampler = None if sampling is None else GroupSampler(sampling, self._tell)
+        info = replace(info, sampling=sampling)
         self._writer = RunWriter(os.fspath(path), info, rank=rank, session=session)
-        worker = Worker(self._writer, self._backlog, self.guard, on_part)
+        worker = Worker(self._writer, self._backlog, self.guard, on_part, sampler)
         self._thread = threading.Thread(target=worker.run, name="rl-doctor-writer", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)

@@ -23,6 +23,7 @@ from rl_doctor.collectors.backlog import (
     UnknownColumn,
 )
 from rl_doctor.collectors.guard import Guard
+from rl_doctor.collectors.sampling import GroupSampler
 from rl_doctor.collectors.snapshot import to_array
 from rl_doctor.store.normalise import normalise
 from rl_doctor.store.rows import Rows, concatenate, splits_of
@@ -44,15 +45,22 @@ class Worker:
         backlog: where messages come from.
         guard: ends the recording at the first failure.
         on_part: called after each part with the steps that it completes.
+        sampler: chooses the groups that keep their tokens; None keeps all.
     """
 
     def __init__(
-        self, writer: RunWriter, backlog: Backlog, guard: Guard, on_part: Callable[[tuple[int, ...]], object] | None
+        self,
+        writer: RunWriter,
+        backlog: Backlog,
+        guard: Guard,
+        on_part: Callable[[tuple[int, ...]], object] | None,
+        sampler: GroupSampler | None = None,
     ) -> None:
         self._writer = writer
         self._backlog = backlog
         self._guard = guard
         self._on_part = on_part
+        self._sampler = sampler
         self._open: dict[int, list[Rows]] = {}
         self._ready: list[Rows] = []
         self._ready_bytes = 0
@@ -126,6 +134,8 @@ class Worker:
 
     def _release(self, step: int) -> None:
         rows = self._open.pop(step, [])
+        if self._sampler is not None:
+            rows = self._sampler.thin(rows, self._writer.rank)
         self._ready.extend(rows)
         self._ready_bytes += sum(array.nbytes for part in rows for array in part.columns.values())
 

@@ -103,6 +103,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def _evidence(item: Evidence) -> dict[str, Any]:
+    estimated = {"estimated": True} if item.estimated else {}
     return {
         "metric": item.metric,
         "first_step": _plain(item.first_step),
@@ -113,6 +114,7 @@ def _evidence(item: Evidence) -> dict[str, Any]:
         "unit": item.unit,
         "n": _plain(item.n),
         "where": None if item.where is None else _plain(item.where),
+        **estimated,
     }
 
 

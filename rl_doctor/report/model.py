@@ -27,6 +27,7 @@ class Evidence:
         unit: unit of value, baseline and limit.
         n: number of items (tokens, sequences, groups or steps) behind the value.
         where: where it concentrates, e.g. ``{"rank": 1}`` or ``{"component": "format"}``.
+        estimated: whether it was computed from a sample of the tokens, because the others were left out to save space.
     """
 
     metric: str
@@ -38,6 +39,7 @@ class Evidence:
     unit: str = "1"
     n: int | None = None
     where: Mapping[str, Any] | None = None
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

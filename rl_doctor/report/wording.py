@@ -54,6 +54,8 @@ def evidence(item: Evidence) -> str:
         parts.append(steps(item.first_step, item.last_step))
     if item.where:
         parts.append(place(item.where))
+    if item.estimated:
+        parts.append("estimated from a sample of the tokens")
     return ", ".join(parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -51,7 +51,7 @@ def _run(rule: Rule, view: View) -> Result:
 def _told(rule: Rule, done: Result, yielded: Iterable[Hit | Skip], seen: View) -> Result:
     """The result of what a rule yielded; of several skips the first counts, and none beside a finding."""
     told = tuple(yielded)
-    if findings := tuple(_finding(rule, item) for item in told if isinstance(item, Hit)):
+    if findings := tuple(_finding(rule, item, seen.estimated) for item in told if isinstance(item, Hit)):
         return replace(done, outcome="found", findings=findings)
     skip = next((item for item in told if isinstance(item, Skip)), None)
     if skip is None and rule.measures and (rule.needs or rule.optional):
@@ -72,7 +72,7 @@ def _vacuous(seen: View) -> Skip | None:
     return Skip("length", f"inconclusive: {longest} row{'s' if longest > 1 else ''} of a log, and {_ROWS} are needed")
 
 
-def _finding(rule: Rule, hit: Hit) -> Finding:
+def _finding(rule: Rule, hit: Hit, estimated: Collection[str]) -> Finding:
     severity = min(hit.severity, rule.severity, key=SEVERITY_ORDER.__getitem__)
     scope = [rule.code, *sorted({item.metric for item in hit.evidence})]
     scope += sorted(f"{key}={value}" for item in hit.evidence for key, value in (item.where or {}).items())
@@ -81,7 +81,7 @@ def _finding(rule: Rule, hit: Hit) -> Finding:
         rule.name,
         severity,
         hit.message,
-        hit.evidence,
+        tuple(replace(item, estimated=True) if item.metric in estimated else item for item in hit.evidence),
         hit.cause or rule.cause,
         rule.advice,
         hit.ruled_out,

@@ -23,6 +23,7 @@ class View:
         facts: what reading the store brought to light.
         comparisons: logged against recomputed metrics.
         uncompared: why there are none, or "".
+        estimated: metrics computed from a sample of the tokens, because the others were left out to save space.
     """
 
     info: RunInfo
@@ -31,6 +32,7 @@ class View:
     facts: StoreFacts = StoreFacts()
     comparisons: tuple[Comparison, ...] = ()
     uncompared: str = ""
+    estimated: frozenset[str] = frozenset()
 
     @property
     def config(self) -> RunConfig:

@@ -50,6 +50,17 @@ class Rows:
         return Rows(columns, splits)
 
 
+def without_tokens(rows: Rows, dropped: NDArray[np.bool_]) -> Rows:
+    """The same sequences without the tokens of those that are ``dropped``, bool ``[n_sequences]``, which are marked so."""
+    earlier = rows.columns.get("tokens_dropped")
+    marks = dropped if earlier is None else dropped | earlier.astype(np.bool_)
+    lengths = np.diff(rows.splits)
+    tokens = np.repeat(~dropped, lengths) if dropped.any() else slice(None)
+    splits = splits_of(np.where(dropped, 0, lengths))
+    columns = {name: values[tokens] if is_token(name) else values for name, values in rows.columns.items()}
+    return Rows({**columns, "tokens_dropped": marks}, splits)
+
+
 def is_token(name: str) -> bool:
     """Whether the canonical column has one value per token."""
     column = schema.column(name)
