@@ -1,10 +1,10 @@
-# Environments: .venv (the package, its tests and tools) and .venv-trl (a real trainer). Both follow constraints.txt.
+# Environments: .venv (the package, its tests and tools), from constraints.txt, and one per real trainer, outside the checkout
+# (tools/trainer_env.py), from tests/trainers/<trainer>/requirements.txt.
 PYTHON ?= python3
 VENV := .venv
-TRAINER := .venv-trl
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo fmt lint type layers test test-unit test-trainers docs docs-check check clean
+.PHONY: help demo fmt lint type test test-unit test-trainers docs docs-check check clean clean-trainers
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -17,14 +17,6 @@ $(VENV)/core: pyproject.toml constraints.txt
 
 $(VENV)/dev: $(VENV)/core
 	$(VENV)/bin/python $(PIP) --group dev
-	@touch $@
-
-$(TRAINER)/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(TRAINER)
-	$(TRAINER)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@# torch first and by itself: a range would take a build with several gigabytes of GPU libraries
-	$(TRAINER)/bin/python $(PIP) torch==2.13.0
-	$(TRAINER)/bin/python $(PIP) torch==2.13.0 --group trainer --editable .
 	@touch $@
 
 demo: $(VENV)/core  ## check the recorded runs that ship with the package
@@ -45,8 +37,8 @@ type: $(VENV)/dev  ## mypy --strict
 test-unit: $(VENV)/dev
 	$(VENV)/bin/pytest -m "not trainer" --numprocesses auto --dist worksteal
 
-test-trainers: $(TRAINER)/ready  ## tests against real trainers, in their own environment
-	$(TRAINER)/bin/pytest tests/trainers -m trainer
+test-trainers:  ## tests against real trainers, each in an environment of its own (TRAINERS="trl verl" for some of them)
+	$(PYTHON) tools/trainer_env.py test $(TRAINERS)
 
 test: test-unit test-trainers  ## set up what the tests need and run them all
 
@@ -58,5 +50,8 @@ docs-check: $(VENV)/dev
 
 check: lint type docs-check test  ## everything that CI runs
 
-clean:  ## remove environments and caches
-	rm -rf $(VENV) $(TRAINER) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+clean:  ## remove .venv and caches (clean-trainers removes the rest)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+
+clean-trainers:  ## remove the environments of real trainers, which all checkouts share
+	$(PYTHON) tools/trainer_env.py clean
