@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which this checkout is installed, with its metadata and entry points; put it on PYTHONPATH.
 
-    The environments of trainers are shared by checkouts and have no package of ours in them: a trainer finds our entry points only
-    in a process that is given this folder.
+    The environments of trainers are shared by checkouts and have no package of ours in them: our entry points are found only by a
+    process that is given this folder.
     """
     folder = tmp_path_factory.mktemp("installed")
     command = [
