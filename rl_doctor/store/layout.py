@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import itertools
 import json
 import os
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -15,30 +18,37 @@ from typing import Any, BinaryIO, Final
 from rl_doctor.errors import UsageError
 
 INFO_NAME: Final = "run.json"
+THINNING_NAME: Final = "thinning.json"
 TEMPORARY_SUFFIX: Final = ".tmp"
 TABLES: Final = ("sequences", "tokens", "contexts", "metrics")
 PART_METADATA_KEY: Final = b"rl_doctor_part"
 """Key of the JSON document in a part's footer: the steps completed for its rank, and how many rows its other tables have."""
 
-_PART = re.compile(r"(?P<table>[a-z]+)-s(?P<session>\d+)-r(?P<rank>\d+)-(?P<number>\d+)\.parquet")
+_CANNOT_SYNC: Final = {errno.EACCES, errno.EINVAL, errno.ENOTSUP}
+_PART = re.compile(r"(?P<table>[a-z]+)-s(?P<session>\d+)-r(?P<rank>\d+)-(?P<number>\d+)(?:-v(?P<version>\d+))?\.parquet")
 _WRITER = re.compile(r"writer-s(?P<session>\d+)-r(?P<rank>\d+)\.json")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartName:
-    """What a part's file name says, in the order in which parts are read."""
+    """What a part's file name says, in the order in which parts are read.
+
+    ``version`` counts how often tokens were taken out of the part; only the tokens table has another than 0.
+    """
 
     session: int
     rank: int
     number: int
     table: str
+    version: int = 0
 
     def __str__(self) -> str:
-        return f"{self.table}-s{self.session}-r{self.rank}-{self.number}.parquet"
+        version = f"-v{self.version}" if self.version else ""
+        return f"{self.table}-s{self.session}-r{self.rank}-{self.number}{version}.parquet"
 
-    def of(self, table: str) -> PartName:
+    def of(self, table: str, version: int = 0) -> PartName:
         """The matching part of another table."""
-        return PartName(self.session, self.rank, self.number, table)
+        return PartName(self.session, self.rank, self.number, table, version)
 
 
 def parse_part(name: str) -> PartName | None:
@@ -46,7 +56,8 @@ def parse_part(name: str) -> PartName | None:
     found = _PART.fullmatch(name)
     if found is None or found["table"] not in TABLES:
         return None
-    return PartName(int(found["session"]), int(found["rank"]), int(found["number"]), found["table"])
+    version = int(found["version"] or 0)
+    return PartName(int(found["session"]), int(found["rank"]), int(found["number"]), found["table"], version)
 
 
 def writer_name(session: int, rank: int) -> str:
@@ -76,12 +87,30 @@ def write_durably(path: Path, write: Callable[[BinaryIO], object]) -> None:
         return
     # Two processes may write the same file at once, and so may the threads of one.
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}{TEMPORARY_SUFFIX}")
-    with temporary.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        # On a full disk, what was written of it takes the room that a note of the failure needs.
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and what is missing above it, so that its name too stays after a power cut.
+
+    Raises:
+        OSError: it cannot be made, or a file stands in its place.
+    """
+    missing = list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
 
 
 def keep_apart(target: Path, source: Path) -> None:
@@ -107,15 +136,20 @@ def keep_apart(target: Path, source: Path) -> None:
 def write_json_durably(path: Path, document: Any) -> None:
     """Write a JSON document with ``write_durably``."""
     text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    write_durably(path, lambda file: file.write(text.encode()))
+    # Paths may hold bytes that are no text; as escapes they stay valid JSON.
+    write_durably(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable, where the system can (POSIX)."""
+    """Make the folder's entries durable, where system, file system and permissions let one."""
     if os.name != "posix":
         return
-    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor import schema
-from rl_doctor.errors import InputError
+from rl_doctor.errors import ChangedError, InputError
 from rl_doctor.schema import SCHEMA_VERSION
 from rl_doctor.store.decode import decode
 from rl_doctor.store.info import parse_json
@@ -40,8 +40,10 @@ class Part:
         tokens: number of tokens of each row group.
         steps: step of each row group.
         completes: steps that the part completes for its rank, increasing.
+        attempt: how often the rank had gone back to an earlier step in its session when the part was written.
         columns: canonical column -> table that has it.
         unknown: names that the schema does not know.
+        tokens_version: how often tokens were taken out of the part.
     """
 
     folder: Path
@@ -50,12 +52,21 @@ class Part:
     tokens: tuple[int, ...]
     steps: tuple[int, ...]
     completes: tuple[int, ...]
+    attempt: int
     columns: Mapping[str, str]
     unknown: tuple[str, ...]
+    tokens_version: int
 
     def open(self, table: str) -> ParquetInput:
         """Open one of its tables."""
-        return ParquetInput.open(self.folder / str(self.name.of(table)))
+        return ParquetInput.open(self.folder / str(self.name.of(table, self.tokens_version if table == "tokens" else 0)))
+
+    def has_changed(self) -> bool:
+        """Whether tokens were taken out of the part since it was opened."""
+        try:
+            return int(footer(self.open("sequences")).get("tokens_version", 0)) != self.tokens_version
+        except InputError:
+            return False
 
 
 def open_part(folder: Path, name: PartName, presence: Presence) -> Part:
@@ -65,11 +76,12 @@ def open_part(folder: Path, name: PartName, presence: Presence) -> Part:
         InputError: one of them is missing, torn, or written by a newer version.
     """
     sequences = ParquetInput.open(folder / str(name))
-    document = _metadata(sequences)
+    document = footer(sequences)
+    version = int(document.get("tokens_version", 0))
     tables = {"sequences": sequences}
     for table in document["tables"]:
         if table != "sequences":
-            tables[table] = ParquetInput.open(folder / str(name.of(table)))
+            tables[table] = ParquetInput.open(folder / str(name.of(table, version if table == "tokens" else 0)))
     groups = range(sequences.row_groups)
     rows = tuple(sequences.rows_of(group) for group in groups)
     tokens = tuple(0 for _ in groups)
@@ -86,11 +98,13 @@ def open_part(folder: Path, name: PartName, presence: Presence) -> Part:
                 unknown.append(column)
             else:
                 columns.setdefault(column, table)
-    steps = tuple(_step_of(sequences, group) for group in groups)
-    return Part(folder, name, rows, tokens, steps, tuple(document["completes"]), columns, tuple(unknown))
+    steps = tuple(step_of(sequences, group) for group in groups)
+    completes, attempt = tuple(document["completes"]), int(document.get("attempt", 0))
+    return Part(folder, name, rows, tokens, steps, completes, attempt, columns, tuple(unknown), version)
 
 
-def _metadata(source: ParquetInput) -> dict[str, Any]:
+def footer(source: ParquetInput) -> dict[str, Any]:
+    """What a sequences part says in its footer: the steps that it completes, its tables, the version of its tokens."""
     own = source.metadata(schema.METADATA_KEY)
     version = parse_json(own, str(source.path)).get("schema_version", 1) if own is not None else 1
     if version > SCHEMA_VERSION:
@@ -102,7 +116,7 @@ def _metadata(source: ParquetInput) -> dict[str, Any]:
     return document
 
 
-def _step_of(source: ParquetInput, group: int) -> int:
+def step_of(source: ParquetInput, group: int) -> int:
     """The one step of a row group, from its footer."""
     for chunk in chunks_of(source.file.metadata, group, "step"):
         statistics = chunk.statistics
@@ -121,7 +135,21 @@ class PartFragment:
     group: int
 
     def read(self, columns: Sequence[str], start: int, stop: int) -> Iterator[Rows]:
-        """Decode the sequences ``start`` to ``stop`` of the row group."""
+        """Decode the sequences ``start`` to ``stop`` of the row group.
+
+        Raises:
+            ChangedError: tokens were taken out of the part since it was opened.
+            InputError: it cannot be read.
+        """
+        try:
+            rows = self._read(columns)
+        except InputError as error:
+            if self.part.has_changed():
+                raise ChangedError(f"{self.part.folder}: was thinned while it was read; read it again") from error
+            raise
+        yield rows if (start, stop) == (0, rows.n_sequences) else rows.slice(start, stop)
+
+    def _read(self, columns: Sequence[str]) -> Rows:
         homes = self.part.columns
         own = [name for name in columns if homes.get(name) == "sequences"]
         contexts = [name for name in columns if homes.get(name) == "contexts"]
@@ -141,8 +169,7 @@ class PartFragment:
         for name in columns:
             if name not in found:
                 found[name] = missing_values(name, int(splits[-1]) if is_token(name) else len(splits) - 1)
-        rows = Rows(found, splits)
-        yield rows if (start, stop) == (0, rows.n_sequences) else rows.slice(start, stop)
+        return Rows(found, splits)
 
     def _decode(self, table: str, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         source = self.part.open(table)

@@ -17,7 +17,7 @@ from rl_doctor import schema
 from rl_doctor.errors import DoctorError, InputError, UsageError
 from rl_doctor.schema import RunInfo
 from rl_doctor.store import encode, layout
-from rl_doctor.store.info import info_to_json, parse_info
+from rl_doctor.store.info import info_to_json, parse_info, parse_json
 from rl_doctor.store.part import CONTEXT_KEYS
 from rl_doctor.store.rows import Rows
 
@@ -46,16 +46,18 @@ class RunWriter:
     """
 
     def __init__(self, path: str | Path, info: RunInfo, *, rank: int = 0, session: int | None = None) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.rank = rank
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            layout.make_folder(self.path)
         except FileExistsError as error:
             raise InputError(f"{self.path}: a file stands where the run folder should be; choose another path") from error
         self._info = info
         self._dropped = 0
         self._reason: str | None = None
+        self._attempt = 0
         self._started = time.time()
+        self._before: dict[str, int] = {}
         self.session = self._claim(session)
         self._numbers = dict.fromkeys(("sequences", "metrics"), 0)
         self._next_sequence = (self.session << (_SEQUENCE_BITS + _RANK_BITS)) | (rank << _SEQUENCE_BITS)
@@ -95,7 +97,7 @@ class RunWriter:
         if contexts := _contexts(columns):
             tables["contexts"] = contexts
         groups = _row_groups(columns["step"], rows.splits)
-        metadata = {"completes": sorted({int(step) for step in completes}), "tables": sorted(tables)}
+        metadata = {"completes": sorted({int(step) for step in completes}), "tables": sorted(tables), "attempt": self._attempt}
         # The sequences part goes last: a part counts once its sequences are there.
         for table in sorted(tables, key=lambda table: table == "sequences"):
             bounds = {"sequences": groups, "tokens": rows.splits[groups]}.get(table)
@@ -127,15 +129,21 @@ class RunWriter:
         self._write_parquet(name, table, None, settings)
         self._numbers["metrics"] += 1
 
+    def begin_attempt(self) -> None:
+        """The training goes back to an earlier step: of a step that comes again, the rows written from now on count."""
+        self._attempt += 1
+
     def count_dropped(self, steps: int) -> None:
         """Add to the number of steps that this rank dropped; durable when it returns."""
         self._dropped += steps
+        self._check_claim()
         self._write_claim()
 
     def update_info(self, info: RunInfo) -> None:
         """Replace the run's description (rank 0); the sessions so far are kept."""
         self._info = replace(info, sessions=self._info.sessions, status=info.status or self._info.status)
         if self.rank == 0:
+            self._check_claim()
             self._write_info()
 
     def set_status(self, status: str, reason: str | None = None) -> None:
@@ -147,6 +155,7 @@ class RunWriter:
         """
         self._info = replace(self._info, status=status)
         self._reason = reason
+        self._check_claim()
         self._write_claim()
         if self.rank == 0:
             self._write_info()
@@ -174,10 +183,33 @@ class RunWriter:
 
     def _next_session(self) -> int:
         names = [path.name for path in self.path.iterdir()]
-        used = {(part.session, part.rank) for name in names if (part := layout.parse_part(name))}
+        parts = [part for name in names if (part := layout.parse_part(name))]
+        used = {(part.session, part.rank) for part in parts}
         used |= {claim for name in names if (claim := layout.parse_writer(name))}
+        for part in parts:
+            writer = layout.writer_name(part.session, part.rank)
+            self._before[writer] = max(self._before.get(writer, 0), part.number + 1)
         newest = max((session for session, _ in used), default=1)
         return newest + 1 if (newest, self.rank) in used else newest
+
+    def _superseded(self) -> bool:
+        """Whether a later session has begun, to which ``run.json`` belongs from then on."""
+        claims = (layout.parse_writer(path.name) for path in self.path.iterdir())
+        return any(claim is not None and claim[0] > self.session for claim in claims)
+
+    def _check_claim(self) -> None:
+        """Make sure that this is still the folder in which the session began.
+
+        Raises:
+            InputError: it was removed, or replaced by another.
+        """
+        path = self.path / layout.writer_name(self.session, self.rank)
+        try:
+            started = parse_json(path.read_bytes(), str(path)).get("started")
+        except FileNotFoundError as error:
+            raise InputError(f"{self.path}: was removed or emptied while it was recorded into") from error
+        if started != self._started:
+            raise InputError(f"{self.path}: was replaced while it was recorded into, another run is in it now")
 
     def _write_claim(self) -> None:
         document = {
@@ -186,6 +218,7 @@ class RunWriter:
             "started": self._started,
             "status": self._info.status,
             "dropped_steps": self._dropped,
+            "before": self._before,
         }
         if self._reason is not None:
             document["reason"] = self._reason
@@ -207,7 +240,8 @@ class RunWriter:
         return replace(info, sessions=sessions, status=info.status or "running", unknown_columns=unknown)
 
     def _write_info(self) -> None:
-        layout.write_json_durably(self.path / layout.INFO_NAME, info_to_json(self._info))
+        if not self._superseded():
+            layout.write_json_durably(self.path / layout.INFO_NAME, info_to_json(self._info))
 
     def _write_table(
         self,
@@ -236,6 +270,7 @@ class RunWriter:
                 for start, stop in itertools.pairwise(cuts):
                     writer.write_table(table.slice(start, stop - start), row_group_size=max(stop - start, 1))
 
+        self._check_claim()
         layout.write_durably(self.path / str(name), write)
 
 

@@ -95,7 +95,10 @@ def test_a_resume_replaces_the_steps_it_repeats(tmp_path: Path) -> None:
     record(tmp_path, [rows(step, [1], reward=np.array([2.0])) for step in (2, 4)]).close()
     run = open_run(tmp_path)
     assert [(row["step"], row["reward"]) for row in contents(run)] == [(1, 1.0), (2, 2.0), (3, 1.0), (4, 2.0)]
-    assert run.facts.notes == ("sessions overlap: step 2 of session 1 is replaced by a later session",)
+    assert run.facts.notes == (
+        "sessions overlap: step 2 of session 1 is replaced by a later session",
+        "step 3 of session 1 is from before the training went back to step 2",
+    )
     assert [item["session"] for item in run.info.sessions] == [1, 2]
 
 
@@ -179,8 +182,8 @@ def test_torn_parts_are_left_out_and_named(tmp_path: Path) -> None:
         "sequences-s1-r0-2.parquet",
         "tokens-s1-r0-3.parquet",
         "metrics-s1-r0-0.parquet",
-        "tokens-s1-r0-6.parquet.tmp",
     }
+    assert run.facts.notes == ("tokens-s1-r0-6.parquet.tmp: a file that was not finished",)
     assert all("\n" not in text and str(tmp_path) not in text for text in run.facts.skipped_parts)
     assert len(run.metrics()) == 0
 
