@@ -27,6 +27,10 @@ class InputError(DoctorError):
     """The input cannot be read: missing, empty, binary, truncated, or shapes that do not fit together."""
 
 
+class ChangedError(InputError):
+    """The input was changed while it was read, by a recorder that saves space: opened anew, it can be read."""
+
+
 class NothingToJudgeError(DoctorError):
     """The input was read, but holds nothing that could be judged: no row, no known column, only NaN."""
 

@@ -121,7 +121,7 @@ def _open_parts(path: Path, listing: _Listing, presence: Presence, skipped: list
     for name in sorted(name for name in names if name.table == "sequences"):
         last[name.session, name.rank] = name.number
         try:
-            yield open_part(path, name, presence)
+            yield _opened(path, name, presence)
         except InputError as error:
             reason = str(error).removeprefix(f"{path}/")
             skipped.append(reason if reason.startswith(str(name)) else f"{name}: {reason}")
@@ -131,6 +131,13 @@ def _open_parts(path: Path, listing: _Listing, presence: Presence, skipped: list
             notes.append(f"{name}: a part that was not finished")  # its sequences would have come last
         else:
             skipped.append(f"{name}: its sequences part is missing")
+
+
+def _opened(path: Path, name: PartName, presence: Presence) -> Part:
+    try:
+        return open_part(path, name, presence)
+    except InputError:
+        return open_part(path, name, presence)  # a recorder that saves space may have replaced it in between
 
 
 def _facts(
