@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,22 @@ from rl_doctor.errors import InputError
 from rl_doctor.schema import MISSING_INT, ROLES, Column
 from rl_doctor.store.decode import is_length
 
+Locate = Callable[..., Sequence[int]]
+"""From an index into an array to what messages call that place."""
 
-def coerce(values: ArrayLike, column: Column, where: str) -> NDArray[Any]:
+
+def _itself(*index: int) -> tuple[int, ...]:
+    return index
+
+
+def coerce(values: ArrayLike, column: Column, where: str, locate: Locate = _itself) -> NDArray[Any]:
     """Bring values of any shape to the column's type.
 
     Args:
         values: array, list or scalar; None and NaN mean unknown where the type has no NaN of its own.
         column: the canonical column.
         where: what messages call the caller.
+        locate: index into the values, one integer per dimension -> place that messages name.
 
     Returns:
         An array of the same shape, of the type that ``Batch.columns`` has.
@@ -40,24 +49,24 @@ def coerce(values: ArrayLike, column: Column, where: str) -> NDArray[Any]:
     if array.dtype.kind not in "biuf":
         raise InputError(f"{where}: {column.name} holds {array.dtype} where numbers belong")
     if column.dtype == "bool":
-        return _flags(array, column, where)
+        return _flags(array, column, where, locate)
     if column.dtype in MISSING_INT:
-        return _integers(array, column, where)
+        return _integers(array, column, where, locate)
     return array.astype(column.dtype, copy=False)
 
 
-def _flags(array: NDArray[Any], column: Column, where: str) -> NDArray[Any]:
+def _flags(array: NDArray[Any], column: Column, where: str, locate: Locate) -> NDArray[Any]:
     if array.dtype == np.bool_:
         return array
     bad = (array != 0) & (array != 1)
     if bad.any():
         at = tuple(int(index) for index in np.argwhere(bad)[0])
-        raise InputError(f"{where}: {column.name} is {array[at]} at {list(at)} where a mask has 0 or 1")
+        raise InputError(f"{where}: {column.name} is {array[at]} at {list(locate(*at))} where a mask has 0 or 1")
     flags: NDArray[Any] = array == 1
     return flags
 
 
-def _integers(array: NDArray[Any], column: Column, where: str) -> NDArray[Any]:
+def _integers(array: NDArray[Any], column: Column, where: str, locate: Locate) -> NDArray[Any]:
     limits = np.iinfo(column.dtype)
     lowest = 0 if is_length(column) else int(limits.min)
     missing = MISSING_INT[column.dtype]
@@ -66,9 +75,8 @@ def _integers(array: NDArray[Any], column: Column, where: str) -> NDArray[Any]:
     bad = (known < lowest) | (known > limits.max) | (known != np.floor(known) if array.dtype.kind == "f" else False)
     if bad.any():
         at = tuple(int(index) for index in np.argwhere(bad)[0])
-        raise InputError(
-            f"{where}: {column.name} is {array[at]} at {list(at)} where a whole number from {lowest} to {limits.max} belongs"
-        )
+        wanted = f"where a whole number from {lowest} to {limits.max} belongs"
+        raise InputError(f"{where}: {column.name} is {array[at]} at {list(locate(*at))} {wanted}")
     return (
         np.where(unknown, missing, known.astype(np.int64)).astype(column.dtype) if unknown.any() else known.astype(column.dtype)
     )

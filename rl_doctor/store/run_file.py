@@ -15,10 +15,11 @@ from rl_doctor.errors import InputError
 from rl_doctor.schema import canonical
 from rl_doctor.store import buffers
 from rl_doctor.store.aliases import ATTENTION_MASK, FULL_WIDTH
+from rl_doctor.store.alignment import MASKS
 from rl_doctor.store.decode import decode, is_list
 from rl_doctor.store.index import falls
 from rl_doctor.store.lists import Lists, common_lengths
-from rl_doctor.store.normalise import MASKS, normalise
+from rl_doctor.store.normalise import normalise
 from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.plan import Opened, Segment, segments_of
 from rl_doctor.store.presence import chunks_of

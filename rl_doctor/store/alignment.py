@@ -1,0 +1,292 @@
+"""Where the response of each row lies in padded columns, and which of its positions are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from rl_doctor import schema
+from rl_doctor.errors import InputError
+from rl_doctor.schema import MISSING_INT
+from rl_doctor.store.aliases import ATTENTION_MASK
+from rl_doctor.store.rows import splits_of
+
+MASKS: Final = ("response_mask", "loss_mask")
+"""Token columns that say which positions the loss covers."""
+_ROW_BYTES: Final = 512
+"""Rows of fewer bytes than that on average are gathered by index: a slice of a row costs as much as so many bytes."""
+
+Mask = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alignment:
+    """Where responses lie in the columns of a batch, and what is kept of them.
+
+    Attributes:
+        width: number of response positions of the columns.
+        full: width of the columns that cover the prompt too, or None.
+        start: int64 ``[B]``, column of a full-width array at which the response begins.
+        first: int64 ``[B]``, first response position that is kept.
+        splits: int64 ``[B + 1]``; row i keeps ``splits[i + 1] - splits[i]`` positions.
+        derived: sequence columns that the prompt part of the masks tells.
+    """
+
+    width: int
+    full: int | None
+    start: Ints
+    first: Ints
+    splits: Ints
+    derived: Mapping[str, NDArray[Any]]
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of positions that are kept."""
+        return int(self.splits[-1])
+
+    def take(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The kept values, ``[n_tokens]``, as a copy of their own; beyond a mask's last column it is not set.
+
+        Args:
+            array: ``[B, width]`` or ``[B, full]``.
+        """
+        begin = self.first + _offset(self, array)
+        lengths = np.diff(self.splits)
+        if (begin + lengths > array.shape[1]).any():
+            return self._gather(array)
+        if array.shape[1] and not array.strides[1]:
+            return np.repeat(array[:, 0], lengths)
+        if not _joins(array, self.n_tokens):
+            return self._gather(array)
+        rows = _bytes_of(array)
+        at = (np.arange(len(begin)) * array.strides[0] + begin * array.itemsize).tolist()
+        sizes = (lengths * array.itemsize).tolist()
+        joined = b"".join([rows[place : place + size] for place, size in zip(at, sizes, strict=True)])
+        return np.frombuffer(joined, array.dtype)
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """Row and response position of a kept value."""
+        row = int(np.searchsorted(self.splits, index, side="right")) - 1
+        return row, int(self.first[row] + index - self.splits[row])
+
+    def _gather(self, array: NDArray[Any]) -> NDArray[Any]:
+        row = np.repeat(np.arange(len(self.first)), np.diff(self.splits))
+        at = np.arange(self.n_tokens) - (self.splits[:-1] - self.first - _offset(self, array))[row]
+        inside = at < array.shape[1]
+        if inside.all():
+            taken: NDArray[Any] = array[row, at]
+            return taken
+        found: NDArray[Any] = np.where(inside, array[row, np.minimum(at, array.shape[1] - 1)], np.zeros((), array.dtype))
+        return found
+
+
+def align(
+    wide: Mapping[str, NDArray[Any]],
+    prompt: NDArray[Any] | None,
+    response: NDArray[Any] | None,
+    *,
+    full_width: bool,
+    where: str,
+) -> Alignment:
+    """Find the responses in padded columns. Reads the masks, and other columns only where their shapes leave it open.
+
+    Args:
+        wide: canonical token columns and ``attention_mask``, numbers or flags ``[B, T]``; a mask is set where it is not 0.
+        prompt: ``prompt_length`` ``[B]``, if known.
+        response: ``response_length`` ``[B]``, if known.
+        full_width: every token column covers prompt and response; needs ``prompt``.
+        where: what messages call the caller.
+
+    Raises:
+        InputError: columns of different widths cannot be aligned for certain.
+    """
+    flags = {name: _flags(wide[name]) for name in (ATTENTION_MASK, *MASKS) if name in wide}
+    width, full, start = _layout({**wide, **flags}, prompt, response, full_width=full_width, where=where)
+    masks = {name: _response(mask, width, full, start) for name, mask in flags.items()}
+    first, length = _span(masks, width, width - start if full == width else np.full(len(start), width), response)
+    return Alignment(width, full, start, first, splits_of(length), _derived(flags, full, start))
+
+
+def _flags(array: NDArray[Any]) -> Mask:
+    return array if array.dtype == np.bool_ else array != 0
+
+
+def _offset(alignment: Alignment, array: NDArray[Any]) -> Ints:
+    return alignment.start if array.shape[1] == alignment.full else np.zeros_like(alignment.start)
+
+
+def _joins(array: NDArray[Any], n_tokens: int) -> bool:
+    """Whether rows are contiguous, and long enough to be copied one by one."""
+    rows, itemsize = len(array), array.itemsize
+    contiguous = array.strides[1] == itemsize and array.strides[0] >= 0
+    return contiguous and rows > 0 and n_tokens * itemsize >= rows * _ROW_BYTES
+
+
+def _bytes_of(array: NDArray[Any]) -> memoryview:
+    """The memory from the first to the last element of an array with contiguous rows."""
+    size = (len(array) - 1) * array.strides[0] // array.itemsize + array.shape[1]
+    return as_strided(array, (size,), (array.itemsize,), writeable=False).view(np.uint8).data
+
+
+def _layout(
+    wide: Mapping[str, NDArray[Any]], prompt: NDArray[Any] | None, response: NDArray[Any] | None, *, full_width: bool, where: str
+) -> tuple[int, int | None, Ints]:
+    """Response width, full width, and where responses begin in columns of full width."""
+    shapes = {name: array.shape for name, array in wide.items()}
+    masks = (ATTENTION_MASK, *MASKS)
+    tensors = {array.shape[1] for name, array in wide.items() if name not in masks and name != "token_id"}
+    tensors = tensors or {array.shape[1] for name, array in wide.items() if name not in masks}
+    widths = {shape[1] for shape in shapes.values()}
+    batch = next(iter(wide.values())).shape[0]
+    shown = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+    attention = wide.get(ATTENTION_MASK)
+    if len(tensors) > 1 or len(widths) > 2:
+        raise InputError(f"{where}: token columns of different widths ({shown}); pass all response-wide")
+    if len(widths) == 1:
+        width = widths.pop()
+        if not full_width and not _covers_prompt(wide, prompt, response):
+            return width, None, np.zeros(batch, np.int64)
+        if prompt is None:
+            raise InputError(f"{where}: columns cover prompt and response ({shown}); pass prompt_length to tell them apart")
+        lead = np.argmax(attention, axis=1) if attention is not None and width else np.zeros(batch, np.int64)
+        start = lead + prompt.astype(np.int64)
+        if ((prompt < 0) | (start > width)).any():
+            at = int(np.argmax((prompt < 0) | (start > width)))
+            raise InputError(f"{where}: prompt_length is {prompt[at]} in row {at} of columns {width} wide; it does not fit")
+        return width, width, start
+    full = max(widths)
+    width = tensors.pop() if tensors else min(widths)
+    certain = None if prompt is None or width == full else _certain_start(attention, prompt, full, width)
+    if certain is None:
+        raise InputError(
+            f"{where}: cannot align {shown} for certain"
+            f"{'' if prompt is not None else ' without prompt_length'}; pass masks as wide as the other columns ({width})"
+        )
+    return width, full, certain
+
+
+def _covers_prompt(wide: Mapping[str, NDArray[Any]], prompt: NDArray[Any] | None, response: NDArray[Any] | None) -> bool:
+    """Whether equally wide columns are known to cover the prompt.
+
+    With response lengths: the attention mask counts prompt and response. Without them: either nothing is trained at the first
+    ``prompt_length`` attended positions of any row and in most rows training begins right after them, or the log-probabilities
+    are placeholders (0 or NaN) at all of them.
+    """
+    attention = wide.get(ATTENTION_MASK)
+    if attention is None or prompt is None or not np.any(prompt > 0):
+        return False
+    count = attention.sum(axis=1)
+    if response is not None:
+        return bool(np.array_equal(count, prompt.astype(np.int64) + response))
+    if (count < prompt).any():
+        return False
+    ordinal = np.cumsum(attention, axis=1)
+    inside = attention & (ordinal <= prompt[:, None])
+    masks = [wide[name] for name in MASKS if name in wide]
+    if masks:
+        trained = np.logical_or.reduce(masks)
+        some = np.flatnonzero(trained.any(axis=1))
+        begins = ordinal[some, np.argmax(trained[some], axis=1)] == prompt[some] + 1
+        if len(some) and not (trained & inside).any() and begins.mean() > 0.5:
+            return True
+    logprob = next((wide[name] for name in schema.LOGPROBS if name in wide), None)
+    if logprob is None:
+        return False
+    number = np.nan_to_num(logprob) != 0
+    return bool((number & attention).any() and not (number & inside).any())
+
+
+def _certain_start(attention: Mask | None, prompt: NDArray[Any], full: int, width: int) -> Ints | None:
+    """Column at which each response begins in a full-width mask; None where it is not certain."""
+    tail = np.full(len(prompt), full - width, np.int64)
+    if attention is None or attention.shape[1] != full:
+        return tail if np.array_equal(prompt, tail) else None
+    if np.array_equal(attention[:, : full - width].sum(axis=1), prompt):
+        return tail
+    count = attention.sum(axis=1)
+    unpadded = np.array_equal(attention, np.arange(full) < count[:, None])
+    if unpadded and (prompt >= 0).all() and ((count >= prompt) & (count - prompt <= width)).all():
+        return prompt.astype(np.int64)
+    return None
+
+
+def _response(mask: Mask, width: int, full: int | None, start: Ints) -> Mask:
+    """The response part of a mask, ``[B, width]``."""
+    if full is None or mask.shape[1] != full or not len(start):
+        return mask[:, :width]
+    lowest, highest = int(start.min()), int(start.max())
+    if lowest == highest and lowest + width <= full:
+        return mask[:, lowest : lowest + width]
+    at = start[:, None] + np.arange(width)
+    inside: Mask = at < full
+    if not full:
+        return inside
+    found: Mask = inside & np.take_along_axis(mask, np.minimum(at, full - 1), axis=1)
+    return found
+
+
+def _span(masks: Mapping[str, Mask], width: int, room: Ints, lengths: NDArray[Any] | None) -> tuple[Ints, Ints]:
+    """First kept position and number of kept positions of each row."""
+    if not masks and lengths is None:
+        return np.zeros_like(room), room
+    first, last = np.full_like(room, width), np.zeros_like(room)
+    for mask in masks.values():
+        begin, end = _ends(mask)
+        some = end > begin
+        first[some] = np.minimum(first, begin)[some]
+        last = np.maximum(last, end)
+    if ATTENTION_MASK not in masks and lengths is not None:
+        begin, end = _by_length(width, first, last, lengths)
+        end = np.minimum(end, room)
+        some = end > begin
+        first[some] = np.minimum(first, begin)[some]
+        last[some] = np.maximum(last, end)[some]
+    empty = last <= first
+    first[empty] = last[empty] = 0
+    return first, last - first
+
+
+def _ends(mask: Mask) -> tuple[Ints, Ints]:
+    """First position that is set and one beyond the last, for each row; 0 and 0 where none is."""
+    batch, width = mask.shape
+    if not batch or not width:
+        return np.zeros(batch, np.int64), np.zeros(batch, np.int64)
+    first = np.argmax(mask, axis=1)
+    if width < _ROW_BYTES:
+        last = width - np.argmax(mask[:, ::-1], axis=1)
+        some = mask[np.arange(batch), first]
+        return np.where(some, first, 0), np.where(some, last, 0)
+    # A search from the end stops at the last flag; a reversed array would be copied first.
+    rows = mask.tobytes()
+    last = np.array([rows.rfind(b"\1", at, at + width) + 1 - at for at in range(0, batch * width, width)], np.int64)
+    return first, np.maximum(last, 0)
+
+
+def _by_length(width: int, first: Ints, last: Ints, lengths: NDArray[Any]) -> tuple[Ints, Ints]:
+    """Positions that the lengths cover: at the right end only if every mask fits there and some does not at the left."""
+    length = np.minimum(np.where(lengths == MISSING_INT["int32"], 0, lengths).astype(np.int64), width)
+    some = last > 0
+    if (last > length)[some].any() and (first >= width - length)[some].all():
+        return width - length, np.full_like(length, width)
+    return np.zeros_like(length), length
+
+
+def _derived(flags: Mapping[str, Mask], full: int | None, start: Ints) -> dict[str, NDArray[Any]]:
+    """What the prompt part of full-width masks tells."""
+    found: dict[str, NDArray[Any]] = {}
+    covering = {name: mask for name, mask in flags.items() if mask.shape[1] == full}
+    if ATTENTION_MASK in covering:
+        attention = covering.pop(ATTENTION_MASK)
+        lead = np.argmax(attention, axis=1) if full else np.zeros_like(start)
+        some = attention[np.arange(len(lead)), lead] if full else np.zeros(len(lead), np.bool_)
+        found["left_padding"] = np.minimum(np.where(some, lead, 0), start).astype(np.int32)
+    if covering:
+        masked = np.logical_or.reduce(list(covering.values()))
+        found["prompt_loss_tokens"] = (masked & (np.arange(masked.shape[1]) < start[:, None])).sum(axis=1).astype(np.int32)
+    return found
