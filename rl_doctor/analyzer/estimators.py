@@ -65,6 +65,14 @@ def surrogate_loss(log_ratio: Floats, advantage: Floats, low: float, high: float
     return loss
 
 
+def clipped_value_errors(value: Floats, old: Floats, returns: Floats, clip: float) -> tuple[Floats, Floats]:
+    """Squared errors of the value, and of the value kept within ``clip`` of the old one, each ``[n]``.
+
+    PPO's value loss is half the mean of the larger of the two. Source: PPO as implemented in OpenAI baselines; TRL, PPOTrainer.
+    """
+    return (value - returns) ** 2, (np.clip(value, old - clip, old + clip) - returns) ** 2
+
+
 def group_deviation(sums: Floats, sizes: NDArray[np.int64], ddof: int) -> Floats:
     """Standard deviation per group from its sum of squared deviations; NaN where the size is at most ``ddof``."""
     with np.errstate(invalid="ignore", divide="ignore"):

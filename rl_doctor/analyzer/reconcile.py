@@ -91,6 +91,7 @@ class Plan:
         log: what was logged.
         reason: why nothing can be compared, or "".
         factors: numbers of the run that a trainer may divide or multiply by once too often.
+        missing_rows: name of the metric that counts rows which a step lacks, or "".
         untried: for each key the hypotheses that lack columns, each with these.
     """
 
@@ -100,6 +101,7 @@ class Plan:
     log: MetricLog
     reason: str
     factors: tuple[Factor, ...] = ()
+    missing_rows: str = ""
     untried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -126,10 +128,14 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog) -> Plan:
     if not logged and not canonical:
         reason = _reason(info, dialect, names, {name for lack in lacks.values() for name in lack})
     chosen = [metric for item in logged for metric in _parts(item)]
+    short = dialect.missing_rows if dialect else None
+    if short is not None and (not chosen or lacking(short.needs, columns, info.config)):
+        short = None
     if chosen:
-        chosen.append(_rows())
+        chosen += [_rows(), *([] if short is None else [short])]
     untried = {item.name: _untestable(item, info, columns) for item in possible}
-    return Plan((*chosen, *canonical), logged, canonical, log, reason, _factors(info), untried)
+    named = "" if short is None else short.name
+    return Plan((*chosen, *canonical), logged, canonical, log, reason, _factors(info), named, untried)
 
 
 def _reason(info: RunInfo, dialect: Dialect | None, names: Collection[str], lacks: Collection[str]) -> str:
@@ -235,6 +241,9 @@ def _windowed(item: Logged, chosen: Plan, series: Mapping[str, Series], partial_
     ends, logged = ends[keep], logged[keep]
     starts = ends - 1 if item.window == "step" else _starts(ends, chosen)
     recorded = series[_RECORDED].steps
+    if chosen.missing_rows:
+        short = series[chosen.missing_rows]
+        recorded = np.setdiff1d(recorded, short.steps[short.values != 0])
     whole = np.setdiff1d(recorded, partial_steps)
 
     def complete(reads: Reduction) -> NDArray[np.bool_]:

@@ -34,7 +34,10 @@ class Part:
     needs: tuple[str, ...] = ()
 
 
-def parted(by: tuple[str, ...], staged: Staged, needs: tuple[str, ...], parts: Iterable[Part]) -> tuple[Hypothesis, ...]:
+def parted(
+    by: tuple[str, ...], staged: Staged, needs: tuple[str, ...], parts: Iterable[Part],
+    optional: tuple[str, ...] = ("grad_accumulation",),
+) -> tuple[Hypothesis, ...]:  # fmt: skip
     """A hypothesis for each part; those that need the same columns share one reduction.
 
     Args:
@@ -42,6 +45,7 @@ def parted(by: tuple[str, ...], staged: Staged, needs: tuple[str, ...], parts: I
         staged: the stages of the key.
         needs: columns that every part needs.
         parts: other averages of the key.
+        optional: as those of the key.
     """
     parts = tuple(parts)
     shared: dict[tuple[str, ...], list[Part]] = {}
@@ -49,7 +53,7 @@ def parted(by: tuple[str, ...], staged: Staged, needs: tuple[str, ...], parts: I
         shared.setdefault(part.needs, []).append(part)
     made = {}
     for extra, together in shared.items():
-        reduction = sums_by(by, *(part.share for part in together), needs=(*needs, *extra), total=rounded_sum)
+        reduction = sums_by(by, *(part.share for part in together), needs=(*needs, *extra), optional=optional, total=rounded_sum)
         for at, part in enumerate(together):
             made[part] = Hypothesis(part.name, part.sentence, reduction, staged(((at, 1.0),)))
     return tuple(made[part] for part in parts)

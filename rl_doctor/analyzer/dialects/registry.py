@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from rl_doctor.analyzer.registry import Reduction
+from rl_doctor.analyzer.registry import Metric, Reduction
 from rl_doctor.discovery import import_modules
 from rl_doctor.schema import RunInfo
 
@@ -106,24 +106,28 @@ class Dialect:
         applies: whether a run was written by this trainer, in a version whose definitions are known.
         logged: lists the keys that can be recomputed.
         source: where the definitions come from.
+        missing_rows: how many rows a step lacks: with any, nothing is compared at it. None where the keys see to it themselves.
     """
 
     name: str
     applies: Callable[[RunInfo], bool]
     logged: Keys
     source: str
+    missing_rows: Metric | None = None
 
 
 _DIALECTS: Final[dict[str, Dialect]] = {}
 
 
-def dialect(name: str, applies: Callable[[RunInfo], bool], *, source: str) -> Callable[[Keys], Dialect]:
+def dialect(
+    name: str, applies: Callable[[RunInfo], bool], *, source: str, missing_rows: Metric | None = None
+) -> Callable[[Keys], Dialect]:
     """Decorate the function that lists what a trainer logs, and register it as a dialect."""
 
     def register(logged: Keys) -> Dialect:
         if name in _DIALECTS:
             raise ValueError(f"dialect {name} is registered twice")
-        _DIALECTS[name] = Dialect(name, applies, logged, source)
+        _DIALECTS[name] = Dialect(name, applies, logged, source, missing_rows)
         return _DIALECTS[name]
 
     return register

@@ -87,22 +87,24 @@ def rounded_sum(values: Floats, count: int) -> Sum:
 
 
 def sums_by(
-    columns: tuple[str, ...], *shares: Share, needs: tuple[str, ...], total: Callable[[Floats, int], Sum] = Sum.of
-) -> Reduction:
+    columns: tuple[str, ...], *shares: Share, needs: tuple[str, ...], optional: tuple[str, ...] = ("grad_accumulation",),
+    total: Callable[[Floats, int], Sum] = Sum.of,
+) -> Reduction:  # fmt: skip
     """A token reduction: for each combination of ``columns`` the sums of each of ``shares``, whose averages are added up.
 
-    The ``Sums`` hold numerators, magnitudes and slack of each, and last grad_accumulation over the rows.
+    The ``Sums`` hold numerators, magnitudes and slack of each, and last grad_accumulation, where it is read, over the rows.
 
     Args:
         columns: what tells the sums apart.
         shares: what each sequence adds.
         needs: columns that the shares need.
+        optional: columns that they read where the run has them; with grad_accumulation the averages check that none is missing.
         total: sums float64 ``[n]`` with a number of items.
     """
 
     def partial(batch: Batch) -> Keyed:
         parts = [share(batch) for share in shares]
-        accumulation = batch.get("grad_accumulation")
+        accumulation = batch.get("grad_accumulation") if "grad_accumulation" in optional else None
         accumulation = np.zeros(batch.n_sequences) if accumulation is None else np.maximum(accumulation, 0)
         groups = {}
         for key, rows in keyed_rows(batch, columns):
@@ -114,10 +116,10 @@ def sums_by(
             groups[key] = Sums((*sums, total(accumulation[rows].astype(np.float64), len(rows))))
         return Keyed(groups)
 
-    return Reduction(partial, Keyed({}), (columns[-1], *needs), (*columns, "grad_accumulation"), "token")
+    return Reduction(partial, Keyed({}), (columns[-1], *needs), (*columns, *optional), "token")
 
 
-def _averages(sums: Sums, terms: Terms = ()) -> tuple[float, float]:
+def average(sums: Sums, terms: Terms = ()) -> tuple[float, float]:
     """The averages of a micro-batch added up, by default all once, and what rounding can change; each weight is at least 1."""
     value = tolerance = 0.0
     for index, factor in terms or [(index, 1.0) for index in range(len(sums.parts) // 3)]:
@@ -134,7 +136,7 @@ def means(expected_rows: int | None, terms: Terms = ()) -> Callable[[Keyed], Ent
     def entries(state: Keyed) -> Entries:
         if not _complete(state.groups.values(), [sums.parts[-1].count for sums in state.groups.values()], expected_rows):
             return UNKNOWN
-        return sum((entry(*_averages(sums, terms)) for sums in state.groups.values()), Entries())
+        return sum((entry(*average(sums, terms)) for sums in state.groups.values()), Entries())
 
     return entries
 
@@ -145,7 +147,7 @@ def pooled(expected_rows: int | None) -> Callable[[Keyed], Entries]:
     def entries(state: Keyed) -> Entries:
         if not _complete(state.groups.values(), [sums.parts[-1].count for sums in state.groups.values()], expected_rows):
             return UNKNOWN
-        return entry(*_averages(sum(state.groups.values(), Sums())))
+        return entry(*average(sum(state.groups.values(), Sums())))
 
     return entries
 
@@ -154,12 +156,17 @@ def means_of_means(state: Keyed, terms: Terms = ()) -> Entries:
     """One entry per mini-batch: the plain mean over ranks and micro-batches; keys are those of ``MICROBATCH_OF_RANK``."""
     averages: dict[tuple[int, ...], list[tuple[float, float]]] = {}
     for key, sums in state.groups.items():
-        averages.setdefault(key[1:-1], []).append(_averages(sums, terms))
+        averages.setdefault(key[1:-1], []).append(average(sums, terms))
     found = Entries()
     for pairs in averages.values():
         values, tolerances = zip(*pairs, strict=True)
-        found += entry(math.fsum(values) / len(pairs), math.fsum(tolerances) / len(pairs))
+        found += certain(math.fsum(values) / len(pairs), math.fsum(tolerances) / len(pairs))
     return found
+
+
+def certain(value: float, tolerance: float) -> Entries:
+    """One entry, for trainers that leave none out; unknown where it is NaN."""
+    return UNKNOWN if math.isnan(value) else entry(value, tolerance)
 
 
 def sums_over_ranks(expected_rows: int | None, ranks: int, terms: Terms = ()) -> Callable[[Keyed], Entries]:
@@ -170,8 +177,8 @@ def sums_over_ranks(expected_rows: int | None, ranks: int, terms: Terms = ()) ->
         value = tolerance = 0.0
         for key, sums in state.groups.items():
             rows[key[1:]] = rows.get(key[1:], 0) + sums.parts[-1].count
-            average, rounding = _averages(sums, terms)
-            value, tolerance = value + average, tolerance + rounding
+            mean, rounding = average(sums, terms)
+            value, tolerance = value + mean, tolerance + rounding
         if not _complete(state.groups.values(), rows.values(), expected_rows):
             return UNKNOWN
         return entry(value / ranks, tolerance / ranks)

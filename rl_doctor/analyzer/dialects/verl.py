@@ -1,150 +1,174 @@
 """verl: what each logged key means, from version 0.8 on.
 
 Each step logs itself. Ratios, clipped shares and KL to the old policy are masked means per micro-batch, averaged without
-weights over micro-batches and ranks and then over mini-batches. Losses, and with them the KL to the reference, are means over
-whole mini-batches. Statistics of the batch are exact.
+weights over micro-batches and ranks and then over mini-batches. Losses, and with them the KL to the reference, are sums over
+whole mini-batches with a normaliser of the mini-batch. Statistics of the batch are computed at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats, derived, per_sequence_counts, per_sequence_sums, selected
+from rl_doctor.analyzer.derive import Floats, column_sums, derived, per_sequence_sums, selected
+from rl_doctor.analyzer.dialects import verl_batch, verl_correction
 from rl_doctor.analyzer.dialects.hypotheses import Part, other_estimators, other_means, parted
-from rl_doctor.analyzer.dialects.registry import TOLERANCE, Entries, Logged, at_least, dialect, entry
+from rl_doctor.analyzer.dialects.registry import Logged, at_least, dialect
 from rl_doctor.analyzer.dialects.stages import (
     MICROBATCH_OF_RANK,
     MINIBATCH,
+    Flags,
+    Share,
     Shares,
-    clip_flags,
-    k3_size,
-    means,
     means_of_means,
     sums_by,
     token_shares,
 )
-from rl_doctor.analyzer.estimators import k3
-from rl_doctor.analyzer.registry import Reduction
+from rl_doctor.analyzer.dialects.verl_aggregation import AGGREGATIONS, mini, sums_of_means
+from rl_doctor.analyzer.dialects.verl_critic import keys as critic_keys
+from rl_doctor.analyzer.dialects.verl_losses import LOSSES, RATIO, Terms, geometric_mean_loss, terms
+from rl_doctor.analyzer.dialects.verl_settings import Settings
+from rl_doctor.analyzer.registry import Metric, Reduction
+from rl_doctor.analyzer.states import Keyed, Sum, Sums
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 
-_RATIO: Final = ("logprob", "old_logprob")
-_CLAMP: Final = 20.0
-_KL_CLAMP: Final = 10.0
-_GSPO_CLAMP: Final = 10.0
 _FIRST: Final = (0, 8)
-_STATISTICS: Final[tuple[tuple[str, Callable[[Floats], float]], ...]] = (("mean", np.mean), ("max", np.max), ("min", np.min))
+_DISTANT: Final = frozenset({*LOSSES, "kl_cov", "clip_cov"}) - {"gpg"}
+"""Losses that log ``ppo_kl``."""
+_CLIPPED: Final = frozenset(LOSSES) - {"gpg", "dro", "reinforce"}
+"""Losses that log what they clip."""
+_BOUNDED: Final = frozenset({"vanilla", "dppo_tv", "dppo_kl"})
+"""Losses that need ``clip_ratio_c``."""
 
 
 def _applies(info: RunInfo) -> bool:
-    return (info.trainer or "").lower() == "verl" and at_least(info.trainer_version, *_FIRST)
+    version = info.trainer_version
+    return (info.trainer or "").lower() == "verl" and at_least(version, *_FIRST) and not (version or "").startswith("0.8.0.dev")
 
 
-@dialect("verl", _applies, source="verl 0.9.1, workers/utils/losses.py, trainer/ppo/core_algos.py, trainer/ppo/metric_utils.py")
+def _missing_rows() -> Metric:
+    """How many rows of its mini-batches a step lacks, where their size was recorded; padding rows count."""
+
+    def partial_(batch: Batch) -> Keyed:
+        columns = {name: batch.columns[name] for name in MINIBATCH if name in batch.columns}
+        keys = np.stack([np.asarray(values, np.int64) for values in columns.values()], axis=1)
+        unique, index = np.unique(keys, axis=0, return_inverse=True)
+        size, index = batch.columns["global_batch_size"].astype(np.float64), index.reshape(-1)
+        return Keyed({tuple(key): Sums((Sum.of(size[index == at]),)) for at, key in enumerate(unique.tolist())})
+
+    def final(state: Keyed) -> float:
+        return float(sum(abs(sums[0].mean - sums[0].count) for sums in state.groups.values() if sums[0].total > 0))
+
+    reduction = Reduction(partial_, Keyed({}), ("minibatch", "global_batch_size"), MINIBATCH, "token")
+    return Metric("reconcile.missing_rows", "sequences", reduction, final, "", "")
+
+
+@dialect(
+    "verl", _applies, missing_rows=_missing_rows(),
+    source="verl 0.8 to 0.9.1, workers/utils/losses.py, trainer/ppo/core_algos.py, metric_utils.py, rollout_corr_helper.py",
+)  # fmt: skip
 def verl(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
-    """What the actor and the driver log, for the vanilla policy loss and GSPO."""
+    """What the actor, the critic and the driver log."""
     if info.partial:
         return ()
-    config = info.config
-    found = list(_batch_keys())
-    if _loss_mode(info) in {"vanilla", "gspo"}:
-        others = (*other_means(_old_minus_new), *other_estimators(_difference, "k1", "k1 reversed"))
-        found.append(_micro("actor/ppo_kl", "policy.kl_old_k1", "nat", _old_minus_new, _RATIO, others))
-        if config.clip_low is not None and config.clip_high is not None:
-            shares = derived(partial(_clipped, low=1.0 - config.clip_low, high=1.0 + config.clip_high))
-            others = other_means(shares, additive=_loss_mode(info) != "gspo")
-            found.append(_micro("actor/pg_clipfrac", "policy.clip_frac", "1", shares, (*_RATIO, "advantage"), others))
-    if config.loss_agg == "token-mean" and config.kl_estimator == "k3" and "loss_mask" not in columns:
-        needs = ("logprob", "ref_logprob")
-        others = (*other_means(_reference_kl), *other_estimators(_reference_difference, "k3"))
-        hypotheses = parted(MINIBATCH, partial(means, None), needs, others)
-        kl = sums_by(MINIBATCH, _reference_kl, needs=needs)
-        found.append(Logged("actor/kl_loss", "ref.kl_k3", "nat", kl, means(None), "step", hypotheses))
+    settings = Settings.of(info)
+    found = list(verl_batch.keys(settings))
+    if settings.substeps == 1:
+        found += verl_batch.old_pass_keys(settings)
+        found += [] if settings.bypasses else verl_correction.keys(settings)
+        found += [*_policy_keys(settings), *_loss_keys(settings, columns), *critic_keys(settings)]
     return tuple(item for item in found if item.name in names)
 
 
-def _micro(
-    name: str, metric: str, unit: str, shares: Callable[[Batch], Shares], needs: tuple[str, ...], others: tuple[Part, ...]
-) -> Logged:
-    hypotheses = parted(MICROBATCH_OF_RANK, lambda terms: partial(means_of_means, terms=terms), needs, others)
-    reduction = sums_by(MICROBATCH_OF_RANK, shares, needs=needs)
+def _policy_keys(settings: Settings) -> Iterator[Logged]:
+    """Masked means per micro-batch."""
+    mode = settings.loss_mode
+    if mode in _DISTANT:
+        distance = derived(lambda batch: _distance(terms(batch, settings)))
+        others = other_means(distance)
+        if mode != "kl_cov":
+            others += other_estimators(lambda batch: terms(batch, settings).difference, "k1", "k1 reversed")
+        yield _micro("actor/ppo_kl", None if mode == "kl_cov" else "policy.kl_old_k1", "nat", distance, RATIO, others)
+    if mode not in _CLIPPED:
+        return
+    additive = mode != "gspo"
+    if mode not in _BOUNDED - {"vanilla"} or settings.dual_clip is not None:
+        clipped = derived(lambda batch: _flagged(terms(batch, settings), 0))
+        yield _micro("actor/pg_clipfrac", "policy.clip_frac", "1", clipped, LOSSES[mode], other_means(clipped, additive=additive))
+    if mode not in _BOUNDED or settings.dual_clip is not None:
+        lower = derived(lambda batch: _flagged(terms(batch, settings), 1))
+        metric = "policy.clip_frac_dual" if mode == "vanilla" else None
+        yield _micro("actor/pg_clipfrac_lower", metric, "1", lower, LOSSES[mode], other_means(lower, additive=additive))
+
+
+def _distance(t: Terms) -> Shares:
+    return token_shares(t.batch, np.abs(t.difference) if t.settings.loss_mode == "kl_cov" else -t.difference)
+
+
+def _flagged(t: Terms, which: int) -> Shares:
+    flags = t.clipped
+    values = flags[which].astype(np.float64)
+    return token_shares(t.batch, values, values, flags[2])
+
+
+def _micro(name: str, metric: str | None, unit: str, share: Share, needs: tuple[str, ...], others: tuple[Part, ...]) -> Logged:
+    hypotheses = parted(MICROBATCH_OF_RANK, lambda terms: partial(means_of_means, terms=terms), needs, others, ("is_padding",))
+    reduction = sums_by(MICROBATCH_OF_RANK, share, needs=needs, optional=("is_padding",))
     return Logged(name, metric, unit, reduction, means_of_means, "step", hypotheses)
 
 
-def _loss_mode(info: RunInfo) -> str:
-    """The policy loss: as configured; else GSPO's where that is the algorithm."""
-    algorithm = (info.algorithm or "").lower()
-    return str((info.config.native or {}).get("loss_mode") or ("gspo" if algorithm == "gspo" else "vanilla"))
+def _loss_keys(settings: Settings, columns: Collection[str]) -> Iterator[Logged]:
+    """What is aggregated as the loss is: the policy loss, the entropy, and the KL to the reference."""
+    mode, aggregation = settings.loss_mode, settings.loss_agg
+    weighted = ("is_weight",) if "is_weight" in columns and not settings.bypasses else ()
+    if mode == "geo_mean":
+        share = derived(lambda batch: _row_mean(terms(batch, settings)))
+        needs = (*LOSSES[mode], *weighted)
+        reduction = sums_by(MICROBATCH_OF_RANK, share, needs=needs, optional=("is_padding",))
+        yield Logged("actor/pg_loss", None, "1", reduction, sums_of_means, "step")
+    if aggregation is None or aggregation not in AGGREGATIONS:
+        return
+    if mode in LOSSES and mode != "geo_mean" and _loss_is_known(settings):
+        rows = derived(lambda batch: _summed(batch, *terms(batch, settings).loss))
+        yield mini("actor/pg_loss", "policy.loss_pg", rows, aggregation, (*LOSSES[mode], *weighted))
+    entropy = derived(lambda batch: (column_sums(batch, "entropy"), np.abs(column_sums(batch, "entropy")), None))
+    # The aggregation of the terms beside the policy loss is the configured one, also where the policy loss has its own.
+    beside = settings.configured_agg
+    if beside is None or beside not in AGGREGATIONS:
+        return
+    yield mini("actor/entropy_loss", "policy.entropy", entropy, beside, ("entropy",), "nat")
+    if settings.kl_type is not None:
+        kind = settings.kl_type
+        penalty = derived(lambda batch: _summed(batch, *verl_batch.estimate(kind, _to_reference(batch)), None))
+        others = other_estimators(lambda batch: -_to_reference(batch), kind) if beside == "token-mean" else ()
+        yield mini("actor/kl_loss", f"ref.kl_{kind}", penalty, beside, ("logprob", "ref_logprob"), "nat", others)
 
 
-def _gspo(batch: Batch) -> bool:
-    return _loss_mode(batch.info) == "gspo"
+def _loss_is_known(settings: Settings) -> bool:
+    """Whether the constants of the policy loss are."""
+    if settings.loss_mode in _BOUNDED:
+        return settings.dual_clip is not None
+    if settings.loss_mode == "sapo":
+        return settings.tau_positive is not None and settings.tau_negative is not None
+    return settings.loss_mode != "dro" or settings.dro_beta is not None
 
 
 @derived
-def _difference(batch: Batch) -> Floats:
-    """Logprob minus old logprob at the selected tokens; the vanilla loss clamps it, GSPO does not."""
-    values = selected(batch, "logprob") - selected(batch, "old_logprob")
-    return values if _gspo(batch) else np.clip(values, -_CLAMP, _CLAMP)
+def _to_reference(batch: Batch) -> Floats:
+    return selected(batch, "logprob") - selected(batch, "ref_logprob")
 
 
-@derived
-def _old_minus_new(batch: Batch) -> Shares:
-    return token_shares(batch, -_difference(batch))
+def _summed(batch: Batch, values: Floats, sizes: Floats, near: Flags | None) -> tuple[Floats, Floats, Floats | None]:
+    """Sums per sequence of a loss, of the size of its summands, and of what of it may flip at a threshold."""
+    slack = None if near is None else per_sequence_sums(batch, np.where(near, sizes, 0.0))
+    return per_sequence_sums(batch, values), per_sequence_sums(batch, sizes), slack
 
 
-def _clipped(batch: Batch, low: float, high: float) -> Shares:
-    log_ratio = _difference(batch)
-    if _gspo(batch):
-        counts = per_sequence_counts(batch)
-        mean = per_sequence_sums(batch, log_ratio) / np.maximum(counts, 1)
-        log_ratio = np.minimum(np.repeat(mean, counts), _GSPO_CLAMP)
-    below, above, near = clip_flags(np.exp(log_ratio), selected(batch, "advantage"), low, high)
-    values = (below | above).astype(np.float64)
-    return token_shares(batch, values, values, near)
-
-
-@derived
-def _reference_difference(batch: Batch) -> Floats:
-    return np.asarray(np.clip(selected(batch, "ref_logprob") - selected(batch, "logprob"), -_CLAMP, _CLAMP))
-
-
-@derived
-def _reference_kl(batch: Batch) -> Shares:
-    x = _reference_difference(batch)
-    value = np.clip(k3(x), -_KL_CLAMP, _KL_CLAMP)
-    return token_shares(batch, value, k3_size(x, value))
-
-
-def _batch_keys() -> Iterator[Logged]:
-    """Exact statistics over the sequences of a step, those without a token left out of scores and rewards."""
-    for statistic, function in _STATISTICS:
-        for name, column, metric in (("critic/score", "score", "reward.score_"), ("critic/rewards", "reward", "reward.")):
-            values = partial(_present, column=column, function=function)
-            yield _once(f"{name}/{statistic}", f"{metric}{statistic}", "reward", values, (column, "response_length"))
-        lengths = partial(_all, column="response_length", function=function)
-        yield _once(f"response_length/{statistic}", f"length.{statistic}", "tokens", lengths, ("response_length",))
-
-
-def _once(name: str, metric: str, unit: str, function: Callable[[Batch], Entries], needs: tuple[str, ...]) -> Logged:
-    return Logged(name, metric, unit, Reduction(function, Entries(), needs, (), "rollout"), lambda state: state, "step")
-
-
-def _present(batch: Batch, column: str, function: Callable[[Floats], float]) -> Entries:
-    return _statistic(batch.columns[column][batch.columns["response_length"] > 0], function)
-
-
-def _all(batch: Batch, column: str, function: Callable[[Floats], float]) -> Entries:
-    return _statistic(batch.columns[column], function)
-
-
-def _statistic(values: NDArray[Any], function: Callable[[Floats], float]) -> Entries:
-    if not values.size:
-        return Entries()
-    numbers = values.astype(np.float64)
-    return entry(float(function(numbers)), TOLERANCE * float(np.abs(numbers).mean()))
+def _row_mean(t: Terms) -> Shares:
+    """A plain mean over the rows of the micro-batch, those without a token too."""
+    loss, size = geometric_mean_loss(t)
+    return Shares(loss, size, np.ones(t.batch.n_sequences, np.int64))
