@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Told after each batch how many sequences were read, and of how many."""
 
+_ATTEMPTS: Final = 3
+"""How often a run is read whose recorder thins it meanwhile."""
+_FEW: Final = 3
 _SCHEDULED: Final = frozenset({"learning_rate", "grad_norm"})
 """Numbers of the optimizer, which say nothing about what was trained on."""
 
@@ -56,7 +59,7 @@ def open_run(path: str | Path, *more: str | Path) -> Run:
 def check(
     run: Run, rules: Iterable[Rule] | None = None, *, required: tuple[str, ...] = (), progress: Progress | None = None
 ) -> Report:
-    """Recompute the metrics that the rules need and run the rules.
+    """Recompute the metrics that the rules need and run the rules; a run that is thinned meanwhile is read again.
 
     Args:
         run: an opened run.
@@ -71,6 +74,17 @@ def check(
         InputError: the run cannot be read.
         NothingToJudgeError: it has no rows, or no value of it is a finite number.
     """
+    from rl_doctor.errors import ChangedError
+
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _check(run, rules, required, progress)
+        except ChangedError:
+            run = open_run(run.path)
+    return _check(run, rules, required, progress)
+
+
+def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], progress: Progress | None) -> Report:
     from rl_doctor.analyzer import reconcile
     from rl_doctor.analyzer.engine import analyze
     from rl_doctor.analyzer.registry import metrics_for
@@ -89,15 +103,20 @@ def check(
     blank = reading.blank()
     comparisons = reconcile.compare(plan, analysis.series, analysis.partial_steps)
     sampled_out = reconcile.sampled_out(plan, comparisons) if len(analysis.partial_steps) else ()
-    uncompared = "sampled: the tokens of every step are incomplete" if sampled_out and not plan.reason else plan.reason
+    uncompared = f"sampled: without all tokens not compared: {_few(sampled_out)}" if sampled_out else plan.reason
     view = View(reading.info, analysis.series, analysis.missing, run.facts, comparisons, uncompared, analysis.estimated)
     results = run_rules(chosen, view)
-    told = (*_left_out(analysis, reading.info, sampled_out), *_told(blank, analysis.reopened_rollouts))
+    told = (*_left_out(analysis, reading.info), *_told(blank, analysis.reopened_rollouts))
     summary = _summary(run, reading.logged, told)
     return Report(summary, results, __version__, SCHEMA_VERSION, _now(), required)
 
 
-def _left_out(analysis: Analysis, info: RunInfo, uncompared: Sequence[str]) -> Iterator[str]:
+def _few(names: Sequence[str]) -> str:
+    """The first few of them."""
+    return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
+
+
+def _left_out(analysis: Analysis, info: RunInfo) -> Iterator[str]:
     """What the reader must know of tokens that were left out to save space."""
     sampled, bare = analysis.sampled_steps, analysis.bare_steps
     if len(sampled):
@@ -106,9 +125,6 @@ def _left_out(analysis: Analysis, info: RunInfo, uncompared: Sequence[str]) -> I
     if len(bare):
         counted = "1 step" if len(bare) == 1 else f"{len(bare)} steps"
         yield f"thinned: the tokens of {counted} ({bare[0]} to {bare[-1]}) were left out to save space"
-    if uncompared:
-        shown = ", ".join(uncompared[:3]) + (f" and {len(uncompared) - 3} more" if len(uncompared) > 3 else "")
-        yield f"not compared with a recomputation, as tokens were left out: {shown}"
 
 
 def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:

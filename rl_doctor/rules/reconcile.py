@@ -74,6 +74,8 @@ def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         cause, ruled_out = _explained(item, wrong, ratio, limits["explained"])
         severity: Severity = "error" if number >= limits["share"] * compared else "warning"
         yield Hit(message, severity, (evidence,), cause, ruled_out, tuple(f"{item.name}: {name}" for name in item.untried))
+    if view.uncompared:
+        yield Skip("data", view.uncompared)
 
 
 def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float) -> tuple[str | None, tuple[str, ...]]:

@@ -22,7 +22,7 @@ class View:
         missing: for each metric that could not, the columns or ``config.`` fields it lacks.
         facts: what reading the store brought to light.
         comparisons: logged against recomputed metrics.
-        uncompared: why there are none, or "".
+        uncompared: why there are none, or not all that could be, or "".
         estimated: metrics computed from a sample of the tokens, because the others were left out to save space.
     """
 

@@ -54,6 +54,7 @@ class RunWriter:
             raise InputError(f"{self.path}: a file stands where the run folder should be; choose another path") from error
         self._info = info
         self._dropped = 0
+        self._left_out = {"thinned_steps": 0, "tokenless_steps": 0}
         self._reason: str | None = None
         self._attempt = 0
         self._started = time.time()
@@ -139,6 +140,18 @@ class RunWriter:
         self._check_claim()
         self._write_claim()
 
+    def count_left_out(self, *, thinned: int = 0, tokenless: int = 0) -> None:
+        """Add to the numbers of steps whose tokens were taken out again, and were not written at all, to save space; durable.
+
+        Args:
+            thinned: steps whose tokens were taken out.
+            tokenless: steps that were written without their tokens.
+        """
+        self._left_out["thinned_steps"] += thinned
+        self._left_out["tokenless_steps"] += tokenless
+        self._check_claim()
+        self._write_claim()
+
     def update_info(self, info: RunInfo) -> None:
         """Replace the run's description (rank 0); the sessions so far are kept."""
         self._info = replace(info, sessions=self._info.sessions, status=info.status or self._info.status)
@@ -218,6 +231,7 @@ class RunWriter:
             "started": self._started,
             "status": self._info.status,
             "dropped_steps": self._dropped,
+            **self._left_out,
             "before": self._before,
         }
         if self._reason is not None:
