@@ -23,25 +23,23 @@ class FindingsCheck:
     """One check of a run folder at a time; it is never waited for.
 
     Args:
-        folder: the run folder.
         tell: logs a line, once.
     """
 
-    def __init__(self, folder: Path, tell: Callable[[str], object]) -> None:
-        self._folder = folder
+    def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell = tell
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
         self._deadline = 0.0
         self._taken = True
 
-    def start(self) -> None:
-        """Start a check, unless one runs or its result was not taken yet."""
+    def start(self, folder: Path) -> None:
+        """Start a check of a run folder, unless one runs or its result was not taken yet."""
         if not self._taken:
             return
         self._taken = False
         gently = [nice, "-n", "19"] if (nice := shutil.which("nice")) else []
-        command = [sys.executable, "-m", "rl_doctor", "check", str(self._folder), "--output-format", "json", "--fail-on", "never"]
+        command = [sys.executable, "-m", "rl_doctor", "check", str(folder), "--output-format", "json", "--fail-on", "never"]
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         try:

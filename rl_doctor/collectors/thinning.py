@@ -57,7 +57,7 @@ class Thinner:
         self._writer: RunWriter
         self._folder: Path
         self._steps: StepsOfRun
-        self._check: FindingsCheck
+        self._check = FindingsCheck(tell)
         self._tell = tell
         self._quota = quota
         self._floor = 0
@@ -74,7 +74,6 @@ class Thinner:
         self._writer = writer
         self._folder = writer.path
         self._steps = StepsOfRun(self._folder)
-        self._check = FindingsCheck(self._folder, self._tell)
         if self._quota is not None:
             self._guarded(self._continue)
 
@@ -162,7 +161,7 @@ class Thinner:
         quota = self._quota or 0
         used = sizes(self._folder)
         if used.total > _CHECK_FROM * quota and not (self.pending or (self._plan and self._plan.stopped)):
-            self._check.start()
+            self._check.start(self._folder)
         if used.total <= quota or self.pending or time.monotonic() < self._settled or (self._plan and self._plan.stopped):
             return
         if self._check.running and used.total <= _WAIT_UNTIL * quota:

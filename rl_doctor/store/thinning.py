@@ -223,33 +223,32 @@ def thin_part(folder: Path, name: PartName, keeps: Callable[[int], bool]) -> tup
     if "tokens" in document["tables"]:
         tokens = ParquetInput.open(folder / str(name.of("tokens", version)))
         groups = range(sequences.row_groups)
-        dropped = [group for group in groups if sequences.rows_of(group) and not keeps(step_of(sequences, group))]
+        dropped = frozenset(group for group in groups if sequences.rows_of(group) and not keeps(step_of(sequences, group)))
         gone = tuple(sorted({step_of(sequences, group) for group in dropped if tokens.rows_of(group)}))
         if gone:
-            left = any(tokens.rows_of(group) for group in groups if group not in dropped)
-            version = version + 1
-            if left:
-                _copy(
-                    folder / str(name.of("tokens", version)),
-                    tokens,
-                    lambda group, table: table[:0] if group in dropped else table,
-                )
-            tables = [table for table in document["tables"] if left or table != "tokens"]
-            changed = {**document, "tables": tables, "tokens_version": version}
-            marked = {layout.PART_METADATA_KEY: json.dumps(changed).encode()}
-            _copy(folder / str(name), sequences, lambda group, table: _marked(table, dropped=group in dropped), marked)
-    _remove_others(folder, name, version if "tokens" in footer(ParquetInput.open(folder / str(name)))["tables"] else None)
+            version += 1
+            document = {**document, "tokens_version": version}
+            if any(tokens.rows_of(group) for group in groups if group not in dropped):
+                left = folder / str(name.of("tokens", version))
+                _copy(left, tokens, lambda group, table: table[:0] if group in dropped else table)
+            else:
+                document["tables"] = [table for table in document["tables"] if table != "tokens"]
+            told = {layout.PART_METADATA_KEY: json.dumps(document).encode()}
+            _copy(folder / str(name), sequences, lambda group, table: _marked(table, dropped=group in dropped), told)
+    _remove_others(folder, name, version, keep="tokens" in document["tables"])
     return gone
 
 
-def _remove_others(folder: Path, name: PartName, version: int | None) -> None:
-    """Remove the part's tokens in other versions than the one that its sequences part names."""
-    prefix = str(name.of("tokens")).removesuffix(".parquet")
-    for path in [folder / f"{prefix}.parquet", *folder.glob(f"{prefix}-v*.parquet")]:
-        found = layout.parse_part(path.name)
-        if found is not None and found.version != version:
-            path.unlink(missing_ok=True)
-    layout.sync_folder(folder)
+def _remove_others(folder: Path, name: PartName, version: int, *, keep: bool) -> None:
+    """Remove the part's tokens in other versions than the one that its sequences part names, if it names one."""
+    removed = False
+    for other in range(version + 2):  # a kill may have left the next one
+        path = folder / str(name.of("tokens", other))
+        if not (keep and other == version) and path.exists():
+            path.unlink()
+            removed = True
+    if removed:
+        layout.sync_folder(folder)
 
 
 def _marked(table: pa.Table, *, dropped: bool) -> pa.Table:
