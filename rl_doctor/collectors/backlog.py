@@ -8,28 +8,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl_doctor.collectors.copies import Copies
+
 _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One call of ``log_batch``: snapshots of its columns; ``full_width`` if the token columns cover the prompt too."""
+    """One call of ``log_batch``: copies of its columns; ``full_width`` if the token columns cover the prompt too."""
 
     step: int
-    columns: dict[str, Any]
+    copies: Copies
     nbytes: int
     full_width: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """One call of ``log_metrics``."""
+    """One call of ``log_metrics``: snapshots of its values, and what has to be waited for before they are read."""
 
     step: int
     time: float
     values: dict[str, Any]
     split: str
     source: str
+    events: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,13 @@ class StepEnd:
 @dataclass(frozen=True, slots=True)
 class StepDropped:
     """The step did not fit: what the writer holds of it goes too."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The training goes back to the step: what was logged of it and of later ones gives way to what comes now."""
 
     step: int
 
@@ -69,10 +79,12 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Nothing comes after this."""
+    """Nothing comes after this; ``status`` is the run's final one, None leaves it as it is."""
+
+    status: str | None = None
 
 
-Message = Rollout | Logged | StepEnd | StepDropped | LogprobDtype | UnknownColumn | Flush | Stop
+Message = Rollout | Logged | StepEnd | StepDropped | Again | LogprobDtype | UnknownColumn | Flush | Stop
 
 
 class Backlog:

@@ -26,7 +26,7 @@ class Guard:
         self.reason: str | None = None
         self.failed = threading.Event()
         self.on_failure: Callable[[], None] | None = None
-        self._lock = threading.Lock()
+        self._first = threading.Lock()
 
     @contextmanager
     def __call__(self, doing: str) -> Iterator[None]:
@@ -42,10 +42,10 @@ class Guard:
 
     def fail(self, reason: str) -> None:
         """End the recording for that reason; only the first call does anything."""
-        with self._lock:
-            if self.reason is not None:
-                return
-            self.reason = reason
+        # Taken once and never given back, so that no process that was forked meanwhile can wait for it in vain.
+        if not self._first.acquire(blocking=False):
+            return
+        self.reason = reason
         logger.error("rl-doctor stopped recording %s (training goes on): %s", self.path, reason)
         self.failed.set()
         if self.on_failure is not None:

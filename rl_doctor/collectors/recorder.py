@@ -13,15 +13,19 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from rl_doctor.collectors.backlog import Backlog, Flush, Logged, LogprobDtype, Rollout, StepEnd, Stop, UnknownColumn
-from rl_doctor.collectors.guard import Guard, logger
+from rl_doctor.collectors.backlog import Again, Backlog, Flush, Logged, LogprobDtype, Rollout, StepEnd, Stop, UnknownColumn
+from rl_doctor.collectors.copies import Plan, copy_values
+from rl_doctor.collectors.device import DeviceCopier, NoRoomError
+from rl_doctor.collectors.guard import Guard, logger, one_line
 from rl_doctor.collectors.sampling import GroupSampler
-from rl_doctor.collectors.snapshot import dtype_of, size_of, snapshot, width_of
+from rl_doctor.collectors.snapshot import dtype_of, is_number, width_of
+from rl_doctor.collectors.thinning import QUOTA, Thinner
+from rl_doctor.collectors.torch_state import compiling, why_not_now
 from rl_doctor.collectors.worker import Worker
 from rl_doctor.errors import suggestion
 from rl_doctor.schema import COLUMNS, REWARD_COMPONENT_PREFIX, RunInfo
 from rl_doctor.store import encode
-from rl_doctor.store.aliases import ALIASES, ATTENTION_MASK, FULL_WIDTH, resolve
+from rl_doctor.store.aliases import ALIASES, ATTENTION_MASK, FULL_WIDTH, Resolution, resolve
 from rl_doctor.store.info import doubts, info_from_json
 from rl_doctor.store.rows import is_token
 from rl_doctor.store.writer import RunWriter
@@ -29,6 +33,7 @@ from rl_doctor.store.writer import RunWriter
 QUEUE_BYTES: Final = 1 << 30
 _POLL_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 60.0
+_OPEN_SECONDS: Final = 60.0
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -46,6 +51,9 @@ def _guarded(
     def decorate(method: Callable[Concatenate[Recorder, _P], _R]) -> Callable[Concatenate[Recorder, _P], _R]:
         @functools.wraps(method)
         def call(self: Recorder, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+            if compiling():
+                self.called_by_compiled_code = True
+                return otherwise
             with self.guard(doing):
                 return method(self, *args, **kwargs)
             return otherwise
@@ -72,6 +80,8 @@ class Recorder:
         queue_bytes: how many bytes of snapshots may wait for the writer.
         sampling: share of the groups whose tokens are kept, whole groups in turn; rewards, lengths and groups of all stay. None
             keeps all.
+        quota: bytes that the run's files may take, or, below 1, that share of the space free at the start; beyond it old steps
+            lose their tokens. None for no quota. Rank 0's holds for all ranks.
     """
 
     def __init__(  # noqa: PLR0913 - every option of a recording has a name here
@@ -86,26 +96,30 @@ class Recorder:
         blocking: bool = False,
         queue_bytes: int = QUEUE_BYTES,
         sampling: float | None = None,
+        quota: float | None = QUOTA,
     ) -> None:
         self.guard = Guard(os.fspath(path))
         self.guard.on_failure = self._detach
         self.on_close: Callable[[], None] | None = None
         self.dropped_steps = 0
+        self.called_by_compiled_code = False
         self._record_token_ids = record_token_ids
         self._blocking = blocking
         self._pid = os.getpid()
-        self._forked: Guard | None = None
         self._closed = False
         self._backlog = Backlog(queue_bytes)
-        self._writer: RunWriter | None = None
+        self._worker: Worker | None = None
         self._thread: threading.Thread | None = None
         self._step: int | None = None
+        self._last: int | None = None
+        self._went_back = False
         self._ended: int | None = None
         self._dropping: int | None = None
         self._dtype_known = False
+        self._device = DeviceCopier()
         self._told: set[str] = set()
         with self.guard("open the run"):
-            self._open(path, info, rank, session, on_part, sampling)
+            self._open(path, info, rank, session, on_part, (sampling, quota))
 
     @property
     def recording(self) -> bool:
@@ -114,8 +128,12 @@ class Recorder:
 
     @property
     def session(self) -> int | None:
-        """Number of the session in the run, or None if the run could not be opened."""
-        return None if self._writer is None else self._writer.session
+        """Number of the session in the run, or None if the run could not be opened. Waits until that is known."""
+        if self._worker is None:
+            return None
+        if os.getpid() == self._pid and not self._worker.opened.wait(_OPEN_SECONDS):
+            self.guard.fail(f"the run folder could not be opened in {_OPEN_SECONDS:.0f} s")
+        return self._worker.session
 
     @_guarded("record a batch", None)
     def log_batch(
@@ -139,7 +157,7 @@ class Recorder:
                 one value for all sequences for the others. Tensors of any device and floating type, arrays or lists. What has
                 a name that is no column is left out, which is logged once and noted in ``run.json``.
         """
-        if not self._ready():
+        if not self._ready() or not self._is_time():
             return
         step = int(step)
         self._advance(step)
@@ -159,15 +177,30 @@ class Recorder:
             split: ``train`` or ``eval``.
             source: where the values were taken from.
         """
-        if self._ready():
-            values = {name: snapshot(value) if value is not None else None for name, value in metrics.items()}
-            self._backlog.put(Logged(int(step), time.time(), values, split, source))
+        if not self._ready() or not self._is_time():
+            return
+        numbers = {name: value for name, value in metrics.items() if is_number(value)}
+        values, events = copy_values(numbers, self._device)
+        self._backlog.put(Logged(int(step), time.time(), values, split, source, events))
 
     @_guarded("end a step", None)
     def end_step(self, step: int) -> None:
         """Say that this rank has logged all of the step; logging a later step implies it."""
         if self._ready():
             self._end(int(step))
+
+    @_guarded("go back to a step", None)
+    def retry_step(self, step: int) -> None:
+        """Forget what was logged of a step that failed and is tried again; without this, the rows of both attempts count.
+
+        A training that goes back further, to a checkpoint, need not say so: logging a batch of an earlier step implies it. Where
+        steps come again, the rows logged last count, and the report says so.
+
+        Args:
+            step: the step; what was logged of later ones is forgotten too.
+        """
+        if self._ready():
+            self._go_back(int(step))
 
     @_guarded("flush", otherwise=False)
     def flush(self, timeout: float | None = None) -> bool:
@@ -208,13 +241,11 @@ class Recorder:
         if self._ready():
             if self._step is not None and status is not None:
                 self._end(self._step)
-            self._backlog.put(Stop())
+            self._backlog.put(Stop(status))
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
             if self._thread.is_alive():
                 self.guard.fail(f"the writer was not done {_CLOSE_SECONDS:.0f} s after the end")
-        if self._writer is not None and not self.guard.failed.is_set():
-            self._writer.close(status)
 
     @_guarded("detach from the trainer", None)
     def detach(self) -> None:
@@ -234,7 +265,7 @@ class Recorder:
         rank: int,
         session: int | None,
         on_part: Callable[[tuple[int, ...]], object] | None,
-        sampling: float | None,
+        saving: tuple[float | None, float | None],
     ) -> None:
         if info is None or isinstance(info, Mapping):
             info = info_from_json(dict(info or {}), "info")
@@ -246,21 +277,20 @@ class Recorder:
                 self._tell(doubt)
         encode.import_all()
         self._dtype_known = info.logprob_dtype is not None
+        sampling, quota = saving
         sampler = None if sampling is None else GroupSampler(sampling, self._tell)
         info = replace(info, sampling=sampling)
-        self._writer = RunWriter(os.fspath(path), info, rank=rank, session=session)
-        worker = Worker(self._writer, self._backlog, self.guard, on_part, sampler)
-        self._thread = threading.Thread(target=worker.run, name="rl-doctor-writer", daemon=True)
+        # Where the run is must not depend on a later change of the working directory.
+        open_writer = functools.partial(RunWriter, os.path.abspath(path), info, rank=rank, session=session)  # noqa: PTH100
+        self._worker = Worker(open_writer, self._backlog, self.guard, on_part, sampler, Thinner(quota, self._tell))
+        self._thread = threading.Thread(target=self._worker.run, name="rl-doctor-writer", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
 
     def _ready(self) -> bool:
         """Whether to record; says once why not."""
         if os.getpid() != self._pid:
-            if self._forked is None:
-                # The guard's own lock may have been held when the process was forked.
-                self._forked = Guard(self.guard.path)
-                self._forked.fail("this process was forked from the one that records")
+            self.guard.fail("this process was forked from the one that records")
             return False
         if self.guard.failed.is_set():
             return False
@@ -272,9 +302,24 @@ class Recorder:
         return not self.guard.failed.is_set()
 
     def _advance(self, step: int) -> None:
+        if self._last is not None and step < self._last:
+            if not self._went_back:
+                self._tell(
+                    f"step {step} after step {self._last} is taken as the training going back: what is logged from now on "
+                    "replaces what was logged of the same steps before"
+                )
+            self._went_back = True
+            self._go_back(step)
+        self._last = step
         if self._step is not None and step > self._step:
             self._end(self._step)
         self._step = step
+
+    def _go_back(self, step: int) -> None:
+        self._step = self._ended = None
+        if self._dropping is not None and self._dropping > step:
+            self._dropping = None
+        self._backlog.put(Again(step))
 
     def _end(self, step: int) -> None:
         if self._step is None and self._ended is not None and step <= self._ended:
@@ -288,19 +333,41 @@ class Recorder:
     def _put_rollout(self, step: int, given: Mapping[str, Any]) -> None:
         columns, full_width = self._known(given)
         self._note_dtype(columns)
-        nbytes = sum(size_of(value) for value in columns.values())
+        plan = Plan(columns, full_width=full_width)
+        for name in plan.left_out:
+            self._tell(f"{name} is cut across the processes and is left out: putting it together would make them all wait")
+        nbytes = plan.nbytes
         if self._blocking:
             self._backlog.wait_until_fits(nbytes, self._alive)
         elif not self._backlog.fits(nbytes):
-            self._backlog.drop(step)
-            self._dropping = step
-            self.dropped_steps += 1
+            self._drop(step)
             return
-        self._backlog.put(Rollout(step, {name: snapshot(value) for name, value in columns.items()}, nbytes, full_width))
+        try:
+            copies = plan.copy(self._device)
+        except NoRoomError as error:
+            self._tell(f"no memory for copies, steps are dropped: {one_line(error)}")
+            self._drop(step)
+            return
+        self._backlog.put(Rollout(step, copies, nbytes, full_width))
+
+    def _drop(self, step: int) -> None:
+        self._backlog.drop(step)
+        self._dropping = step
+        self.dropped_steps += 1
+
+    def _is_time(self) -> bool:
+        """Whether what PyTorch is doing allows to record; says once why not."""
+        if self.called_by_compiled_code:
+            self.called_by_compiled_code = False
+            self._tell("what compiled code (torch.compile) logs is left out: it only passes through once; log outside of it")
+        reason = why_not_now()
+        if reason is not None:
+            self._tell(reason)
+        return reason is None
 
     def _known(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
         """What was given under canonical names, and whether its token columns cover the prompt; tells once what is left out."""
-        resolution = resolve(("step", *given), "log_batch")
+        resolution = _resolution(("step", *given))
         for note in resolution.notes:
             self._tell(note)
         for name in resolution.unknown:
@@ -343,14 +410,16 @@ class Recorder:
         if os.getpid() != self._pid:
             return
         self._backlog.clear()
-        if self._thread is not None and self._thread.is_alive():
-            self._backlog.put(Stop())
-        elif self._writer is not None:
-            self._writer.set_status("detached", self.guard.reason)
+        self._backlog.put(Stop())
 
     def _at_exit(self) -> None:
         # An uncaught exception has been printed by now, which is how a crash is told from an end.
         self.close(None if getattr(sys, "last_type", None) is not None else "complete")
+
+
+@functools.lru_cache(maxsize=64)
+def _resolution(names: tuple[str, ...]) -> Resolution:
+    return resolve(names, "log_batch")
 
 
 def _ids_are_widest(columns: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from rl_doctor.collectors.backlog import (
+    Again,
     Backlog,
     Flush,
     Logged,
@@ -22,10 +24,10 @@ from rl_doctor.collectors.backlog import (
     Stop,
     UnknownColumn,
 )
-from rl_doctor.collectors.guard import Guard
+from rl_doctor.collectors.guard import Guard, one_line
 from rl_doctor.collectors.sampling import GroupSampler
 from rl_doctor.collectors.snapshot import to_array
-from rl_doctor.store.normalise import normalise
+from rl_doctor.collectors.thinning import Thinner
 from rl_doctor.store.rows import Rows, concatenate, splits_of
 from rl_doctor.store.writer import RunWriter
 
@@ -33,43 +35,71 @@ PART_BYTES: Final = 32 << 20
 """A part is written once complete steps hold about that much ..."""
 PART_SECONDS: Final = 2.0
 """... or once that much time has passed since the last one."""
+_THINNING_SECONDS: Final = 0.1
+"""How long old parts are thinned before the next message is looked for."""
 
 
 class Worker:
     """Takes messages from a backlog until it is told to stop.
 
-    Rows of a step are held until the step is complete, so that a dropped step leaves nothing behind.
+    Rows of a step are held until the step is complete, so that a dropped step leaves nothing behind. All that touches the disk
+    happens here, so that one that is slow or hangs holds up nobody else.
+
+    Attributes:
+        opened: set once the run was opened, or could not be.
+        session: number of the session in the run, or None if it could not be opened.
 
     Args:
-        writer: where parts go.
+        open_writer: opens the run, where parts go.
         backlog: where messages come from.
         guard: ends the recording at the first failure.
         on_part: called after each part with the steps that it completes.
         sampler: chooses the groups that keep their tokens; None keeps all.
+        thinner: keeps the run within its quota.
     """
 
     def __init__(
         self,
-        writer: RunWriter,
+        open_writer: Callable[[], RunWriter],
         backlog: Backlog,
         guard: Guard,
         on_part: Callable[[tuple[int, ...]], object] | None,
         sampler: GroupSampler | None = None,
+        thinner: Thinner | None = None,
     ) -> None:
-        self._writer = writer
+        self.opened = threading.Event()
+        self.session: int | None = None
+        self._open_writer = open_writer
+        self._writer: RunWriter
         self._backlog = backlog
         self._guard = guard
         self._on_part = on_part
         self._sampler = sampler
+        self._thinner = thinner
         self._open: dict[int, list[Rows]] = {}
         self._ready: list[Rows] = []
         self._ready_bytes = 0
         self._completed: list[int] = []
         self._metrics: list[Mapping[str, Any]] = []
+        self._highest: int | None = None
         self._last_part = time.monotonic()
 
     def run(self) -> None:
-        """Work until stopped or failed."""
+        """Open the run, and work until stopped or failed."""
+        try:
+            with self._guard("open the run"):
+                self._writer = self._open_writer()
+                self.session = self._writer.session
+                if self._thinner is not None:
+                    self._thinner.begin(self._writer)
+            self.opened.set()
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - even what ends threads (SystemExit) must not end the recording unsaid
+            self._guard.fail(f"its writer thread has died: {one_line(error)}")
+        if self._guard.failed.is_set() and self.session is not None:
+            self._salvage()
+
+    def _work(self) -> None:
         running = True
         while running and not self._guard.failed.is_set():
             message = self._backlog.get(self._patience())
@@ -80,8 +110,10 @@ class Worker:
                     self._write_part()
             if isinstance(message, Flush):
                 message.done.set()
-        if self._guard.failed.is_set():
-            self._salvage()
+            if self._thinner is not None:
+                self._thinner.work(_THINNING_SECONDS)
+        if self._thinner is not None:
+            self._thinner.close()
 
     def _salvage(self) -> None:
         """After a failure, save the complete steps and say in ``run.json`` that recording ended, as far as the disk lets."""
@@ -91,7 +123,9 @@ class Worker:
                 attempt()
 
     def _patience(self) -> float | None:
-        """Seconds to wait for a message: until the next part is due, or without end."""
+        """Seconds to wait for a message: until the next part is due, or without end; none while parts wait to be thinned."""
+        if self._thinner is not None and self._thinner.pending:
+            return 0.0
         if not (self._completed or self._metrics):
             return None
         return max(0.0, self._last_part + PART_SECONDS - time.monotonic())
@@ -104,10 +138,8 @@ class Worker:
     def _take(self, message: Message) -> bool:
         """Handle one message; whether to go on."""
         match message:
-            case Rollout(step, columns):
-                arrays = {name: to_array(value) for name, value in columns.items()}
-                rows = normalise({"step": np.int64(step), **arrays}, full_width=message.full_width)
-                self._open.setdefault(step, []).append(rows)
+            case Rollout(step, copies):
+                self._open.setdefault(step, []).append(copies.rows(step, full_width=message.full_width))
             case Logged():
                 self._metrics.extend(_records(message))
             case StepEnd(step):
@@ -120,10 +152,13 @@ class Worker:
             case StepDropped(step):
                 self._open.pop(step, None)
                 self._writer.count_dropped(1)
-            case Flush() | Stop():
-                self._release_all()
-                if self._ready or self._completed or self._metrics:
-                    self._write_part()
+            case Again(step):
+                self._go_back(step)
+            case Flush():
+                self._write_all()
+            case Stop(status):
+                self._write_all()
+                self._writer.close(status)
         return not isinstance(message, Stop)
 
     def _complete(self, step: int) -> None:
@@ -131,17 +166,31 @@ class Worker:
             if begun <= step:
                 self._release(begun)
         self._completed.append(step)
+        self._highest = step if self._highest is None else max(self._highest, step)
+
+    def _go_back(self, step: int) -> None:
+        """Forget what is held of the step and of later ones, and let what follows replace what is not held any more."""
+        for begun in [begun for begun in self._open if begun >= step]:
+            del self._open[begun]
+        if self._highest is not None and self._highest >= step:
+            if self._ready or self._completed:
+                self._write_part()
+            self._writer.begin_attempt()
+            self._highest = None
 
     def _release(self, step: int) -> None:
         rows = self._open.pop(step, [])
+        self._highest = step if self._highest is None else max(self._highest, step)
         if self._sampler is not None:
             rows = self._sampler.thin(rows, self._writer.rank)
         self._ready.extend(rows)
         self._ready_bytes += sum(array.nbytes for part in rows for array in part.columns.values())
 
-    def _release_all(self) -> None:
+    def _write_all(self) -> None:
         for step in list(self._open):
             self._release(step)
+        if self._ready or self._completed or self._metrics:
+            self._write_part()
 
     def _write_part(self) -> None:
         completed = tuple(self._completed)
@@ -149,7 +198,11 @@ class Worker:
             self._writer.write_metrics(self._metrics)
         if self._ready or completed:
             rows = concatenate(self._ready) if self._ready else Rows({"step": np.empty(0, np.int64)}, splits_of(np.empty(0)))
+            if self._thinner is not None:
+                rows = self._thinner.fit(rows)
             self._writer.write_part(rows, completes=completed)
+            if self._thinner is not None:
+                self._thinner.after_part(rows)
         self._metrics, self._ready, self._completed, self._ready_bytes = [], [], [], 0
         self._last_part = time.monotonic()
         if self._on_part is not None:
@@ -159,6 +212,8 @@ class Worker:
 def _records(message: Logged) -> list[Mapping[str, Any]]:
     """Long-form records of what was logged; values that are no numbers are left out."""
     records: list[Mapping[str, Any]] = []
+    for event in message.events:
+        event.synchronize()
     for name, value in message.values.items():
         number = _number(value)
         if number is not None:
