@@ -99,14 +99,18 @@ def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], pr
     asked = {name for rule in chosen for name in (*rule.needs, *rule.optional)}
     plan = reconcile.plan(reading.info, run.columns, reading.metrics())
     wanted = sorted(name for name in asked if name in known or name.endswith("."))
-    analysis = analyze(reading, wanted, plan.metrics, reading.logged)
+    critic = reading.critic
+    apart = None if critic is None else reconcile.plan_critic(plan, critic.info, critic.columns)
+    analysis = analyze(reading, wanted, plan.metrics, reading.logged, apart.metrics if apart else ())
     blank = reading.blank()
     comparisons = reconcile.compare(plan, analysis.series, analysis.partial_steps)
+    if apart:
+        comparisons += reconcile.compare(apart, analysis.critic.series, analysis.critic.partial_steps)
     sampled_out = reconcile.sampled_out(plan, comparisons) if len(analysis.partial_steps) else ()
     uncompared = f"sampled: without all tokens not compared: {_few(sampled_out)}" if sampled_out else plan.reason
     view = View(reading.info, analysis.series, analysis.missing, run.facts, comparisons, uncompared, analysis.estimated)
     results = run_rules(chosen, view)
-    told = (*_left_out(analysis, reading.info), *_told(blank, analysis.reopened_rollouts))
+    told = (*_left_out(analysis, reading.info), *_unread(analysis), *_told(blank, analysis.reopened_rollouts))
     summary = _summary(run, reading.logged, told)
     return Report(summary, results, __version__, SCHEMA_VERSION, _now(), required)
 
@@ -125,6 +129,12 @@ def _left_out(analysis: Analysis, info: RunInfo) -> Iterator[str]:
     if len(bare):
         counted = "1 step" if len(bare) == 1 else f"{len(bare)} steps"
         yield f"thinned: the tokens of {counted} ({bare[0]} to {bare[-1]}) were left out to save space"
+
+
+def _unread(analysis: Analysis) -> Iterator[str]:
+    """That the passes of the critic could not be read."""
+    if analysis.critic.unread:
+        yield f"passes of the critic are left out: {analysis.critic.unread}"
 
 
 def _told(blank: Sequence[str], reopened: int) -> tuple[str, ...]:
@@ -201,6 +211,10 @@ class _Reading:
     @property
     def columns(self) -> Collection[str]:
         return self._run.columns
+
+    @property
+    def critic(self) -> Run | None:
+        return self._run.critic
 
     def metrics(self) -> MetricLog:
         return self.logged.log

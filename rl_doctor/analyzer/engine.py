@@ -30,6 +30,8 @@ from rl_doctor.store.rows import is_token, splits_of
 
 CONFIG_PREFIX: Final = "config."
 _DROPPED: Final = "tokens_dropped"
+_OF_VALUE: Final = "value."
+"""Metrics that the critic's passes serve where the run itself lacks their columns."""
 _ADDED: Final[Mapping[str, str]] = {FIRST_STEP: "rollout_step", PASSES: "uid"}
 """Columns that the engine adds to batches, each with the stored column that it follows from."""
 
@@ -53,6 +55,21 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class CriticSeries:
+    """What the passes of the critic gave beside the metrics of the value.
+
+    Attributes:
+        series: series by metric name.
+        partial_steps: int64 ``[n]``, steps of which tokens were left out.
+        unread: why the passes could not be read to their end, or "".
+    """
+
+    series: Mapping[str, Series] = field(default_factory=dict)
+    partial_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    unread: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Analysis:
     """What one pass gave.
 
@@ -65,6 +82,7 @@ class Analysis:
             tokens are estimates there.
         bare_steps: int64 ``[n]``, steps of which the tokens of all sequences were left out.
         estimated: metrics that read tokens, where there are sampled steps.
+        critic: what was asked of the critic's passes alone.
     """
 
     series: Mapping[str, Series]
@@ -73,6 +91,7 @@ class Analysis:
     sampled_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     bare_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     estimated: frozenset[str] = frozenset()
+    critic: CriticSeries = field(default_factory=CriticSeries)
 
     @property
     def partial_steps(self) -> NDArray[np.int64]:
@@ -113,15 +132,20 @@ def _lacking_one(name: str, columns: Collection[str], config: RunConfig) -> tupl
 
 
 def analyze(
-    source: Source, names: Sequence[str] | None = None, extra: Iterable[Metric] = (), log: Logged | None = None
+    source: Source,
+    names: Sequence[str] | None = None,
+    extra: Iterable[Metric] = (),
+    log: Logged | None = None,
+    of_critic: Iterable[Metric] = (),
 ) -> Analysis:
-    """Compute metrics in one pass.
+    """Compute metrics in one pass; those of the value, where their columns are not there, from the passes of the run's critic.
 
     Args:
-        source: the run.
+        source: the run; where it has a ``critic``, that is the source of the critic's passes.
         names: canonical metric names, or a prefix that ends in a dot for all that start with it; by default all.
         extra: further metrics, registered or not, folded in the same pass where the run has the columns.
         log: what the trainer logged, where it is read already.
+        of_critic: further metrics that are folded over the critic's passes.
 
     Returns:
         The series, and for each metric that was skipped the columns it lacks.
@@ -138,10 +162,15 @@ def analyze(
         if (names is None or prefix in names) and not any(name.startswith(prefix) for name in known):
             log = Logged(source.metrics(), source.info, rows=bool(source.columns)) if log is None else log
             logged |= {name: found for name in log.family(prefix) if (found := log.series(name, unit)) is not None}
+    critic: Source | None = getattr(source, "critic", None)
+    valued: list[Metric] = []
     for name in _expand(known, names):
         lacks = lacking(known[name].needs, source.columns, source.info.config) if name in known else _family_columns(name)
         if not lacks:
             wanted.append(known[name])
+            continue
+        if critic is not None and name.startswith(_OF_VALUE) and not lacking_in(critic, known[name]):
+            valued.append(known[name])
             continue
         log = Logged(source.metrics(), source.info, rows=bool(source.columns)) if log is None else log
         found = log.series(name, known[name].unit if name in known else "1")
@@ -150,7 +179,25 @@ def analyze(
         else:  # of a log alone: what it could have held
             missing[name] = (name,) if not source.columns and log.may_hold(name) else lacks
     chosen = {item.name for item in wanted}
-    wanted += [item for item in extra if item.name not in chosen and not lacking(item.needs, source.columns, source.info.config)]
+    wanted += [item for item in extra if item.name not in chosen and not lacking_in(source, item)]
+    fold = _folded(source, wanted)
+    sampled, bare = fold.left_out()
+    estimated = frozenset(item.name for item in wanted if len(sampled) and item.reduction.reads_tokens)
+    series = {**{item.name: fold.series(item) for item in wanted}, **logged}
+    apart = CriticSeries()
+    if critic is not None:
+        apart = _over_critic(critic, valued, of_critic)
+        series |= {item.name: apart.series[item.name] for item in valued if item.name in apart.series}
+        missing |= {item.name: lacking_in(source, item) for item in valued if item.name not in series}
+    return Analysis(series, missing, fold.reopened, sampled, bare, estimated, apart)
+
+
+def lacking_in(source: Source, item: Metric) -> tuple[str, ...]:
+    """What the metric needs and the source does not have."""
+    return lacking(item.needs, source.columns, source.info.config)
+
+
+def _folded(source: Source, wanted: Sequence[Metric]) -> _Fold:
     fold = _Fold(source, wanted)
     with np.errstate(all="ignore"):  # NaN and infinity in the data are data: they come out as the value
         if fold.rows:
@@ -158,10 +205,18 @@ def analyze(
                 fold.add(batch)
                 del batch  # its memory serves to read the next one
         fold.finish()
-    sampled, bare = fold.left_out()
-    estimated = frozenset(item.name for item in wanted if len(sampled) and item.reduction.reads_tokens)
-    series = {**{item.name: fold.series(item) for item in wanted}, **logged}
-    return Analysis(series, missing, fold.reopened, sampled, bare, estimated)
+    return fold
+
+
+def _over_critic(critic: Source, valued: Sequence[Metric], extra: Iterable[Metric]) -> CriticSeries:
+    """One pass over the critic's rows. What cannot be read of them leaves the run itself alone."""
+    chosen = {item.name for item in valued}
+    wanted = [*valued, *(item for item in extra if item.name not in chosen and not lacking_in(critic, item))]
+    try:
+        fold = _folded(critic, wanted)
+    except InputError as error:
+        return CriticSeries(unread=str(error))
+    return CriticSeries({item.name: fold.series(item) for item in wanted}, np.union1d(*fold.left_out()))
 
 
 def _expand(known: Mapping[str, Metric], names: Sequence[str] | None) -> list[str]:

@@ -138,6 +138,13 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog) -> Plan:
     return Plan((*chosen, *canonical), logged, canonical, log, reason, _factors(info), named, untried)
 
 
+def plan_critic(main: Plan, info: RunInfo, columns: Collection[str]) -> Plan:
+    """Choose what to recompute from the passes of the critic: the logged keys that ``main``, the run's own plan, leaves over."""
+    planned = {item.name for item in (*main.logged, *main.canonical)}
+    left = {key: points for key, points in main.log.points.items() if key[0] not in planned}
+    return plan(info, columns, MetricLog(left))
+
+
 def _reason(info: RunInfo, dialect: Dialect | None, names: Collection[str], lacks: Collection[str]) -> str:
     """Why nothing can be compared."""
     if not names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from rl_doctor import schema
 from rl_doctor.errors import DoctorError, InputError, NothingToJudgeError
 from rl_doctor.schema import RunInfo
 from rl_doctor.store import layout
+from rl_doctor.store.critic import open_critic
 from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.index import count
 from rl_doctor.store.info import parse_info, parse_json
@@ -40,7 +42,23 @@ class _Listing:
 
 
 def open_folder(path: Path) -> Run:
-    """Open a run folder; see ``open_run``."""
+    """Open a run folder; see ``open_run``. The passes of its critic are looked for inside."""
+    run = _open(path)
+    if not (path / layout.CRITIC_NAME).is_dir():
+        return run
+
+    @cache
+    def critic() -> tuple[Run | None, tuple[str, ...]]:
+        return open_critic(path / layout.CRITIC_NAME, run.info, _open)
+
+    def facts() -> StoreFacts:
+        found = run.facts
+        return replace(found, notes=(*found.notes, *critic()[1]))
+
+    return replace(run, _facts=facts, _critic=lambda: critic()[0])
+
+
+def _open(path: Path) -> Run:
     listing = _list(path)
     info, notes = _info(path, listing)
     presence = Presence()

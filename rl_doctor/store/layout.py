@@ -19,6 +19,8 @@ from rl_doctor.errors import UsageError
 
 INFO_NAME: Final = "run.json"
 THINNING_NAME: Final = "thinning.json"
+CRITIC_NAME: Final = "critic"
+"""Folder inside a run folder: the passes of the critic, a run folder of their own."""
 TEMPORARY_SUFFIX: Final = ".tmp"
 TABLES: Final = ("sequences", "tokens", "contexts", "metrics")
 PART_METADATA_KEY: Final = b"rl_doctor_part"

@@ -10,6 +10,8 @@ from rl_doctor.store.facts import StoreFacts
 
 METRICS_FILE_MEMBER: Final = "metrics_file"
 """Names the file beside the run file that has the logged metrics."""
+CRITIC_FILE_MEMBER: Final = "critic_file"
+"""Names the file beside the run file that has the passes of the critic."""
 IMPORTED_MEMBER: Final = "imported"
 """What an importer told: the format it read, what it dropped, joined or guessed."""
 FACTS_MEMBER: Final = "store"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 
-from rl_doctor.errors import NothingToJudgeError
+from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.schema import METADATA_KEY
 from rl_doctor.store import encode
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.info import info_to_json
 from rl_doctor.store.layout import keep_apart, write_durably
-from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER, facts_to_json
+from rl_doctor.store.members import CRITIC_FILE_MEMBER, FACTS_MEMBER, METRICS_FILE_MEMBER, facts_to_json
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.metrics_json import metrics_to_json
 from rl_doctor.store.rows import is_token
@@ -36,7 +36,7 @@ def pack(run: Run, file: str | Path) -> None:
     Args:
         run: an opened run of any form.
         file: the file to write; an existing one is replaced once the new one is whole. Logged metrics of more than 5 MB go to
-            ``<name>.metrics.parquet`` beside it.
+            ``<name>.metrics.parquet`` beside it, passes of a critic to ``<name>.critic.parquet``.
 
     Raises:
         NothingToJudgeError: the run has no sequence rows.
@@ -62,6 +62,15 @@ def pack(run: Run, file: str | Path) -> None:
             keep_apart(beside, run.path)
             _write_metrics(beside, metrics)
             document[METRICS_FILE_MEMBER] = beside.name
+    if (critic := run.critic) is not None and critic.facts.sequences:
+        beside = file.with_name(f"{file.stem}.critic.parquet")
+        keep_apart(beside, run.path)
+        try:
+            pack(critic, beside)
+            document[CRITIC_FILE_MEMBER] = beside.name
+        except InputError as error:
+            told = document.setdefault(FACTS_MEMBER, {})
+            told["notes"] = [*told.get("notes", ()), f"passes of the critic are left out: {error}"]
     schema = _schema(sorted(run.columns, key=lambda name: (is_token(name), name)))
     write_durably(file, lambda target: _write(target, schema, chain([first], batches), json.dumps(document)))
 

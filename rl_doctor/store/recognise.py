@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.schema import METADATA_KEY, RunInfo
 from rl_doctor.store.aliases import ATTENTION_MASK, PANDAS_INDEX, Resolution, resolve
+from rl_doctor.store.critic import open_critic
 from rl_doctor.store.decode import is_list
 from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.flat import POSITIONS, open_flat
 from rl_doctor.store.index import count
 from rl_doctor.store.info import info_from_json, parse_json
-from rl_doctor.store.members import FACTS_MEMBER, METRICS_FILE_MEMBER, facts_from_json
+from rl_doctor.store.members import CRITIC_FILE_MEMBER, FACTS_MEMBER, METRICS_FILE_MEMBER, facts_from_json
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.metrics_json import metrics_from_json
 from rl_doctor.store.parquet_file import ParquetInput
@@ -26,10 +28,11 @@ from rl_doctor.store.run import Run
 from rl_doctor.store.run_file import open_lists
 
 
-def open_file(source: ParquetInput) -> Run:
-    """Open a Parquet file of any recognised form; see ``open_run``."""
+def open_file(source: ParquetInput, *, with_critic: bool = True) -> Run:
+    """Open a Parquet file of any recognised form; see ``open_run``. Passes of a critic are looked for beside it if asked for."""
     where = str(source.path)
     described = _describe(source)
+    described = described if with_critic else replace(described, critic_file=None)
     if source.file.metadata.num_rows == 0:
         raise NothingToJudgeError(f"{where}: has no row; record or export the run again")
     resolution = resolve((name for name in source.schema.names if not name.startswith(PANDAS_INDEX)), where)
@@ -86,13 +89,16 @@ def _run(
             tokens=counts.tokens,
             unknown_columns=tuple(sorted({*(described.info.unknown_columns or ()), *resolution.unknown})),
             renamed_columns=resolution.renamed,
-            notes=(*described.facts.notes, *resolution.notes, *told, *opened.notes()),
+            notes=(*described.facts.notes, *resolution.notes, *told, *opened.notes(), *left_out),
             unsorted_steps=opened.unsorted,
             repeated_rows=counts.repeated,
             empty_columns=tuple(sorted({*described.facts.empty_columns, *empty_floats(columns, proven, read, null)})),
         )
 
-    return Run(source.path, described.info, columns, opened.fragments, opened.segments, facts, lambda: described.metrics)
+    critic, left_out = described.critic(source.path)
+    return Run(
+        source.path, described.info, columns, opened.fragments, opened.segments, facts, lambda: described.metrics, lambda: critic
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,15 @@ class _Description:
     info: RunInfo = RunInfo()
     metrics: MetricLog = field(default_factory=MetricLog)
     facts: StoreFacts = StoreFacts()
+    critic_file: str | None = None
+
+    def critic(self, of: Path) -> tuple[Run | None, tuple[str, ...]]:
+        """The passes of the critic that were packed beside the file ``of``, and why they are left out if they are."""
+        if self.critic_file is None:
+            return None, ()
+        path = of.with_name(self.critic_file)
+        critic, told = open_critic(path, self.info, lambda path: open_file(ParquetInput.open(path), with_critic=False))
+        return critic, told if critic is None else ()
 
 
 def _describe(source: ParquetInput) -> _Description:
@@ -114,13 +129,15 @@ def _describe(source: ParquetInput) -> _Description:
         return _Description(info_from_json(document, where))
     member: Any = document.pop("metrics", None)
     beside = document.pop(METRICS_FILE_MEMBER, None)
+    apart: Any = document.pop(CRITIC_FILE_MEMBER, None)
+    critic = Path(str(apart)).name if apart else None
     facts = facts_from_json(document.pop(FACTS_MEMBER, None) or {}, where)
     info = info_from_json(document, where)
     if member is not None:
-        return _Description(info, metrics_from_json(member, where), facts)
+        return _Description(info, metrics_from_json(member, where), facts, critic)
     if beside is None:
-        return _Description(info, facts=facts)
+        return _Description(info, facts=facts, critic_file=critic)
     path = source.path.with_name(str(beside))
     if not path.exists():
         raise InputError(f"{where}: the logged metrics are in {beside!r}, which is not beside the run file; copy it there")
-    return _Description(info, MetricLog.of(read_metrics(open_metrics(path))), facts)
+    return _Description(info, MetricLog.of(read_metrics(open_metrics(path))), facts, critic)

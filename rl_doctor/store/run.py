@@ -38,6 +38,7 @@ class Run:
     _segments: Sequence[Segment] = field(repr=False)
     _facts: Callable[[], StoreFacts] = field(repr=False)
     _metrics: Callable[[], MetricLog] = field(repr=False)
+    _critic: Callable[[], Run | None] = field(repr=False, default=lambda: None)
 
     @cached_property
     def facts(self) -> StoreFacts:
@@ -61,6 +62,11 @@ class Run:
         chosen = sorted(self.columns.intersection(columns))
         pieces = rows_in_order(self._fragments, windows_of(self._segments), chosen)
         return batches_of(pieces, max_tokens, self.info, sum(segment.tokens for segment in self._segments))
+
+    @cached_property
+    def critic(self) -> Run | None:
+        """The passes of the critic, where they were recorded apart; None where they were not, or cannot be read."""
+        return self._critic()
 
     def metrics(self) -> MetricLog:
         """What the trainer itself logged."""

@@ -243,6 +243,36 @@ REFERENCES["adv.sequence_mean"] = lambda rows, _: mean(mean(values) for values i
 REFERENCES["adv.varying_frac"] = lambda rows, _: share(len(set(values)) > 1 for values in row_values(rows, "advantage"))
 
 
+def value_errors(row: tuple[float, float, float], clip: float) -> tuple[float, float]:
+    """Squared errors of the value and of the clipped value; NaN where any is."""
+    value, old, returns = row
+    if any(map(math.isnan, row)):
+        return math.nan, math.nan
+    return (value - returns) ** 2, (min(max(value, old - clip), old + clip) - returns) ** 2
+
+
+@reference("value.loss")
+def value_loss(rows: list[Row], config: RunConfig) -> float:
+    return mean(0.5 * max(value_errors(row, config.value_clip)) for row in tokens(rows, "value", "old_value", "return"))
+
+
+@reference("value.clip_frac")
+def value_clip_frac(rows: list[Row], config: RunConfig) -> float:
+    pairs = [value_errors(row, config.value_clip) for row in tokens(rows, "value", "old_value", "return")]
+    return mean(math.nan if math.isnan(plain) else float(clipped > plain) for plain, clipped in pairs)
+
+
+@reference("value.explained_var")
+def explained_var(rows: list[Row], _: RunConfig) -> float:
+    returns = tokens(rows, "return")
+    errors = [gained - old for gained, old in tokens(rows, "return", "old_value")]
+    spread = std(returns, 0)
+    return 1.0 - std(errors, 0) ** 2 / spread**2 if spread > 0 else math.nan
+
+
+REFERENCES["value.mean"] = lambda rows, _: mean(tokens(rows, "value"))
+
+
 def numbers(rows: list[Row], column: str) -> list[float]:
     return [float(row[column]) for row in rows if row[column] is not None and not math.isnan(row[column])]
 
