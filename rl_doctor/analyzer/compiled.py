@@ -14,8 +14,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.kernels import LARGEST, NOISE, AdvantageRows, Clipping, Counts, Floats, PairRows, PolicyRows, Single
+from rl_doctor.analyzer.kernels import LARGEST, NOISE, Clipping, PairRows, PolicyRows
 from rl_doctor.analyzer.states import Extremes
+from rl_doctor.analyzer.stretches import Counts, Floats, Single, Stretches
 
 _PIECE: Final = 1024
 _LOG2E: Final = 1.4426950408889634
@@ -152,7 +153,7 @@ def _tally(ratio, gain, n, low, high, dual, counts, row):
 
 
 @_plain
-def _policy(new, old, edges, classes, advantage, weight, bounds, sums, counts, tops, ends):  # noqa: PLR0913, PLR0917
+def _policy(new, old, pieces, classes, advantage, weight, bounds, sums, counts, tops, ends):  # noqa: PLR0913, PLR0917
     low, high, dual, clamp = bounds
     bits = np.empty(_PIECE, np.int64)
     scale = bits.view(np.float64)
@@ -161,9 +162,11 @@ def _policy(new, old, edges, classes, advantage, weight, bounds, sums, counts, t
     x, ratio, k3, gain, loss = (
         np.empty(_PIECE), np.empty(_PIECE), np.empty(_PIECE), np.zeros(_PIECE), np.empty(_PIECE),
     )  # fmt: skip
-    for row in range(len(edges) - 1):
-        for start in range(edges[row], edges[row + 1], _PIECE):
-            n = min(_PIECE, edges[row + 1] - start)
+    rows, starts, stops = pieces
+    for piece in range(len(rows)):
+        row = rows[piece]
+        for start in range(starts[piece], stops[piece], _PIECE):
+            n = min(_PIECE, stops[piece] - start)
             _subtract(new, old, start, n, x)
             if clamp < inf:
                 _clamp(x, n, clamp)
@@ -198,7 +201,7 @@ def _policy(new, old, edges, classes, advantage, weight, bounds, sums, counts, t
 def policy(
     new: Single,
     old: Single,
-    edges: Counts,
+    tokens: Stretches,
     clipping: Clipping,
     classes: NDArray[np.int8],
     *,
@@ -206,7 +209,7 @@ def policy(
     weight: Single | None = None,
 ) -> PolicyRows:
     """See ``kernels.policy``."""
-    rows = len(edges) - 1
+    rows = len(tokens.edges) - 1
     sums, counts = np.zeros((6, rows)), np.zeros((8, rows), np.int64)
     tops = np.zeros((int(classes.max(initial=0)) + 1, 1 << 16), np.int64)
     ends = np.array([inf, -inf, 0.0])
@@ -219,18 +222,20 @@ def policy(
     )
     absent = np.empty(0, np.float32)
     gain, factor = (absent if column is None else column for column in (advantage, weight))
-    _policy(*map(_fixed, (new, old, edges, classes, gain, factor)), bounds, sums, counts, tops, ends)
-    return PolicyRows(sums, counts, tops, Extremes(float(ends[0]), float(ends[1]), len(new), int(ends[2])))
+    _policy(_fixed(new), _fixed(old), _pieces(tokens), *map(_fixed, (classes, gain, factor)), bounds, sums, counts, tops, ends)
+    return PolicyRows(sums, counts, tops, Extremes(float(ends[0]), float(ends[1]), int(tokens.edges[-1]), int(ends[2])))
 
 
 @_plain
-def _divergence(x_of, to, edges, inner, outer, sums):
+def _divergence(x_of, to, pieces, inner, outer, sums):
     bits = np.empty(_PIECE, np.int64)
     scale = bits.view(np.float64)
     x, power, k3 = np.empty(_PIECE), np.empty(_PIECE), np.empty(_PIECE)
-    for row in range(len(edges) - 1):
-        for start in range(edges[row], edges[row + 1], _PIECE):
-            n = min(_PIECE, edges[row + 1] - start)
+    rows, starts, stops = pieces
+    for piece in range(len(rows)):
+        row = rows[piece]
+        for start in range(starts[piece], stops[piece], _PIECE):
+            n = min(_PIECE, stops[piece] - start)
             _subtract(to, x_of, start, n, x)
             first, second, size = _powers(x, n)
             sums[0, row] += first
@@ -244,22 +249,24 @@ def _divergence(x_of, to, edges, inner, outer, sums):
             sums[2, row] += _total(k3, n)
 
 
-def divergence(x_of: Single, to: Single, edges: Counts, clamps: tuple[float | None, float | None]) -> Floats:
+def divergence(x_of: Single, to: Single, tokens: Stretches, clamps: tuple[float | None, float | None]) -> Floats:
     """See ``kernels.divergence``."""
-    sums = np.zeros((4, len(edges) - 1))
+    sums = np.zeros((4, len(tokens.edges) - 1))
     inner, outer = (inf if clamp is None else float(clamp) for clamp in clamps)
-    _divergence(*map(_fixed, (x_of, to, edges)), inner, outer, sums)
+    _divergence(_fixed(x_of), _fixed(to), _pieces(tokens), inner, outer, sums)
     return sums
 
 
 @_plain
-def _pair(x, y, edges, sums, ends, sides):
+def _pair(x, y, pieces, sums, ends, sides):
     bits = np.empty(_PIECE, np.int64)
     scale = bits.view(np.float64)
     d, power, k3 = np.empty(_PIECE), np.empty(_PIECE), np.empty(_PIECE)
-    for row in range(len(edges) - 1):
-        for start in range(edges[row], edges[row + 1], _PIECE):
-            n = min(_PIECE, edges[row + 1] - start)
+    rows, starts, stops = pieces
+    for piece in range(len(rows)):
+        row = rows[piece]
+        for start in range(starts[piece], stops[piece], _PIECE):
+            n = min(_PIECE, stops[piece] - start)
             _subtract(y, x, start, n, d)
             _exponentials(d, n, bits, scale, power, k3)
             _, _, size = _powers(d, n)
@@ -275,22 +282,24 @@ def _pair(x, y, edges, sums, ends, sides):
             sides[1] += apart
 
 
-def pair(x: Single, y: Single, edges: Counts) -> PairRows:
+def pair(x: Single, y: Single, tokens: Stretches) -> PairRows:
     """See ``kernels.pair``."""
-    sums, ends, sides = np.zeros((3, len(edges) - 1)), np.array([inf, -inf, 0.0]), np.zeros(2, np.int64)
-    _pair(*map(_fixed, (x, y, edges)), sums, ends, sides)
-    return PairRows(sums, Extremes(float(ends[0]), float(ends[1]), len(x)), int(sides[0]), int(sides[1]))
+    sums, ends, sides = np.zeros((3, len(tokens.edges) - 1)), np.array([inf, -inf, 0.0]), np.zeros(2, np.int64)
+    _pair(_fixed(x), _fixed(y), _pieces(tokens), sums, ends, sides)
+    return PairRows(sums, Extremes(float(ends[0]), float(ends[1]), int(tokens.edges[-1])), int(sides[0]), int(sides[1]))
 
 
 @_plain
-def _tail(x, y, edges, sums):
+def _tail(x, y, pieces, sums):
     bits = np.empty(_PIECE, np.int64)
     scale = bits.view(np.float64)
     d, power, k3 = np.empty(_PIECE), np.empty(_PIECE), np.empty(_PIECE)
     chance, held = np.empty(_PIECE), np.empty(_PIECE)
-    for row in range(len(edges) - 1):
-        for start in range(edges[row], edges[row + 1], _PIECE):
-            n = min(_PIECE, edges[row + 1] - start)
+    rows, starts, stops = pieces
+    for piece in range(len(rows)):
+        row = rows[piece]
+        for start in range(starts[piece], stops[piece], _PIECE):
+            n = min(_PIECE, stops[piece] - start)
             _widen(x, start, n, d)
             _exponentials(d, n, bits, scale, chance, k3)
             _subtract(y, x, start, n, d)
@@ -304,95 +313,96 @@ def _tail(x, y, edges, sums):
             sums[2, row] += _total(chance, n)
 
 
-def tail(x: Single, y: Single, edges: Counts) -> Floats:
+def tail(x: Single, y: Single, tokens: Stretches) -> Floats:
     """See ``kernels.tail``."""
-    sums = np.zeros((3, len(edges) - 1))
-    _tail(*map(_fixed, (x, y, edges)), sums)
+    sums = np.zeros((3, len(tokens.edges) - 1))
+    _tail(_fixed(x), _fixed(y), _pieces(tokens), sums)
     return sums
 
 
 @_free
-def _moments(x, y, edges, sums):
-    for row in range(len(edges) - 1):
+def _moments(x, y, pieces, sums):
+    rows, starts, stops = pieces
+    for piece in range(len(rows)):
         first, second, left, right, product = 0.0, 0.0, 0.0, 0.0, 0.0
-        for i in range(edges[row], edges[row + 1]):
+        for i in range(starts[piece], stops[piece]):
             a, b = np.float64(x[i]), np.float64(y[i])
             first += a
             second += b
             left += a * a
             right += b * b
             product += a * b
-        sums[0, row] = first
-        sums[1, row] = second
-        sums[2, row] = left
-        sums[3, row] = right
-        sums[4, row] = product
+        sums[0, rows[piece]] += first
+        sums[1, rows[piece]] += second
+        sums[2, rows[piece]] += left
+        sums[3, rows[piece]] += right
+        sums[4, rows[piece]] += product
 
 
-def moments(x: Single, y: Single, edges: Counts) -> Floats:
+def moments(x: Single, y: Single, tokens: Stretches) -> Floats:
     """See ``kernels.moments``."""
-    sums = np.zeros((5, len(edges) - 1))
-    _moments(*map(_fixed, (x, y, edges)), sums)
+    sums = np.zeros((5, len(tokens.edges) - 1))
+    _moments(_fixed(x), _fixed(y), _pieces(tokens), sums)
     return sums
 
 
 @_free
-def _distance(left, right, edges, sums):
-    for row in range(len(edges) - 1):
+def _distance(left, right, pieces, sums):
+    rows, starts, stops = pieces
+    for piece in range(len(rows)):
         total = 0.0
-        for i in range(edges[row], edges[row + 1]):
+        for i in range(starts[piece], stops[piece]):
             total += abs(np.float64(left[i]) - np.float64(right[i]))
-        sums[row] = total
+        sums[rows[piece]] += total
 
 
-def distances(pairs: tuple[tuple[Single, Single], ...], edges: Counts) -> Floats:
+def distances(pairs: tuple[tuple[Single, Single], ...], tokens: Stretches) -> Floats:
     """See ``kernels.distances``."""
-    sums = np.zeros((len(pairs), len(edges) - 1))
+    sums = np.zeros((len(pairs), len(tokens.edges) - 1))
     for index, (left, right) in enumerate(pairs):
-        _distance(*map(_fixed, (left, right, edges)), sums[index])
+        _distance(_fixed(left), _fixed(right), _pieces(tokens), sums[index])
     return sums
 
 
 @_free
-def _advantages(values, edges, sums, zeros):
-    for row in range(len(edges) - 1):
+def _powers_of(values, pieces, sums, zeros):
+    rows, starts, stops = pieces
+    for piece in range(len(rows)):
         first, second, size, count = 0.0, 0.0, 0.0, 0
-        for i in range(edges[row], edges[row + 1]):
+        for i in range(starts[piece], stops[piece]):
             value = np.float64(values[i])
             first += value
             second += value * value
             size += abs(value)
             count += value == 0.0
-        sums[0, row] = first
-        sums[1, row] = second
-        sums[2, row] = size
-        zeros[row] = count
+        sums[0, rows[piece]] += first
+        sums[1, rows[piece]] += second
+        sums[2, rows[piece]] += size
+        zeros[rows[piece]] += count
 
 
-def advantages(values: Single, edges: Counts) -> AdvantageRows:
-    """See ``kernels.advantages``."""
-    rows = len(edges) - 1
+def powers(values: Single, tokens: Stretches) -> tuple[Floats, Counts]:
+    """See ``kernels.powers``."""
+    rows = len(tokens.edges) - 1
     sums, zeros = np.zeros((3, rows)), np.zeros(rows, np.int64)
-    _advantages(*map(_fixed, (values, edges)), sums, zeros)
-    low, high = (
-        (np.zeros(0), np.zeros(0)) if rows == 0 else (end.reduceat(values, edges[:-1]) for end in (np.minimum, np.maximum))
-    )
-    return AdvantageRows(sums, zeros, low.astype(np.float64), high.astype(np.float64))
+    _powers_of(_fixed(values), _pieces(tokens), sums, zeros)
+    return sums, zeros
 
 
 @_free
-def _column(values, edges, sums):
-    for row in range(len(edges) - 1):
+def _column(values, pieces, sums):
+    rows, starts, stops = pieces
+    for piece in range(len(rows)):
         total = 0.0
-        for i in range(edges[row], edges[row + 1]):
+        for i in range(starts[piece], stops[piece]):
             total += np.float64(values[i])
-        sums[row] = total
+        sums[rows[piece]] += total
 
 
-def column(values: NDArray[Any], edges: Counts) -> Floats:
+def column(values: NDArray[Any], tokens: Stretches) -> Floats:
     """See ``kernels.column``."""
-    sums = np.zeros(len(edges) - 1)
-    _column(*map(_fixed, (values, edges)), sums)
+    sums = np.zeros(len(tokens.edges) - 1)
+    _column(_fixed(values), _pieces(tokens), sums)
     return sums
 
 
@@ -401,3 +411,7 @@ def _fixed(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def _pieces(tokens: Stretches) -> tuple[Counts, ...]:
+    return tuple(map(_fixed, tokens.pieces))

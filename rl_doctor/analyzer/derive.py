@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer import kernels
 from rl_doctor.analyzer.states import Sum, Sums
+from rl_doctor.analyzer.stretches import Stretches
 from rl_doctor.schema import MISSING_INT
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.rows import is_token
@@ -27,7 +28,7 @@ FIRST_STEP: Final = "rollout_first_step"
 """Sequence column that the engine adds: the first step that trained on the row's generation batch (needs rollout_step)."""
 
 _SHORT_STRETCH: Final = 64
-"""Tokens below which copying a stretch costs more than taking its tokens by a mask."""
+"""Mean number of tokens below which going over stretches costs more than taking their tokens by a mask first."""
 
 
 def derived(function: Callable[[Batch], T]) -> Callable[[Batch], T]:
@@ -101,29 +102,38 @@ def picked(batch: Batch, name: str) -> NDArray[Any]:
     """Column ``name`` at the selected tokens as it is stored, ``[n_selected]``; computed once per batch."""
     key = ("picked", name)
     if key not in batch.scratch:
-        column, stretches = batch.columns[name], _stretches(batch)
-        if stretches is None:
-            batch.scratch[key] = column[selection(batch)]
-        elif stretches == [(0, batch.n_tokens)]:
-            batch.scratch[key] = column
-        else:
-            batch.scratch[key] = np.concatenate([column[:0], *(column[start:stop] for start, stop in stretches)])
+        column = batch.columns[name]
+        batch.scratch[key] = column if selection(batch).all() else column[selection(batch)]
     values: NDArray[Any] = batch.scratch[key]
     return values
 
 
+def columns_of(batch: Batch, *names: str) -> tuple[NDArray[Any], ...]:
+    """Columns ``names`` at the selected tokens, for a pass over ``tokens``: as they are stored, or ``picked``."""
+    return tuple(batch.columns[name] if in_place(batch) else picked(batch, name) for name in names)
+
+
 @derived
-def _stretches(batch: Batch) -> list[tuple[int, int]] | None:
-    """Where stretches of selected tokens start and stop, which are copied faster than by a mask; None where they are short."""
+def in_place(batch: Batch) -> bool:
+    """Whether the selected tokens stand in stretches that are worth a pass over the columns as they are stored."""
     chosen = selection(batch)
-    if chosen.all():
-        return [(0, batch.n_tokens)]
-    bounds = np.flatnonzero(chosen[1:] != chosen[:-1]) + 1
-    if bounds.size > batch.n_tokens // _SHORT_STRETCH:
-        return None
-    around = [0, *bounds.tolist(), batch.n_tokens]
-    first = 0 if chosen[0] else 1
-    return list(zip(around[first:-1:2], around[first + 1 :: 2], strict=True))
+    return int(np.count_nonzero(chosen[1:] != chosen[:-1])) <= batch.n_tokens // _SHORT_STRETCH
+
+
+@derived
+def tokens(batch: Batch) -> Stretches:
+    """The selected tokens in ``columns_of``; rows are the sequences that have one."""
+    if not in_place(batch):
+        return Stretches.whole(edges(batch))
+    chosen = np.concatenate([[False], selection(batch), [False]])
+    bounds = np.flatnonzero(chosen[1:] != chosen[:-1])
+    return Stretches(edges(batch), bounds[::2], bounds[1::2])
+
+
+def first_tokens(batch: Batch, name: str) -> NDArray[Any]:
+    """Column ``name`` at the first selected token of each sequence that has one, ``[n_filled]``."""
+    values: NDArray[Any] = columns_of(batch, name)[0][tokens(batch).begins]
+    return values
 
 
 def selected(batch: Batch, name: str) -> Floats:
@@ -139,8 +149,8 @@ def span(batch: Batch, name: str) -> tuple[float, float]:
     """Smallest and largest value of column ``name`` at the selected tokens, NaN where one is NaN or there is none."""
     key = ("span", name)
     if key not in batch.scratch:
-        values = picked(batch, name)
-        batch.scratch[key] = (float(values.min()), float(values.max())) if values.size else (np.nan, np.nan)
+        low, high = tokens(batch).ends(*columns_of(batch, name))
+        batch.scratch[key] = (float(low.min()), float(high.max())) if low.size else (np.nan, np.nan)
     ends: tuple[float, float] = batch.scratch[key]
     return ends
 
@@ -235,7 +245,7 @@ def column_sums(batch: Batch, name: str) -> Floats:
     """Sum of column ``name`` at the selected tokens per sequence, float64 ``[n_sequences]``; computed once per batch."""
     key = ("sums", name)
     if key not in batch.scratch:
-        batch.scratch[key] = of_rows(batch, kernels.of(batch.run_tokens).column(picked(batch, name), edges(batch)))
+        batch.scratch[key] = of_rows(batch, kernels.of(batch.run_tokens).column(*columns_of(batch, name), tokens(batch)))
     sums: Floats = batch.scratch[key]
     return sums
 

@@ -5,10 +5,10 @@ Every row is summed by itself, so that its sums do not depend on what stands bef
 
 from __future__ import annotations
 
+import math
 import sys
-from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
@@ -19,14 +19,8 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer import estimators
 from rl_doctor.analyzer.states import Extremes
+from rl_doctor.analyzer.stretches import Block, Bools, Counts, Floats, Single, Stretches
 
-Floats = NDArray[np.float64]
-Single = NDArray[Any]
-Counts = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
-BLOCK: Final = 1 << 15
-"""Tokens taken at once, more where one row has more: a handful of float64 arrays of it fit into two megabytes of cache."""
 NOISE: Final = 0.02
 """Differences of logprobs below this (nat) carry no sign: rounding of the engine and of bfloat16."""
 LARGEST: Final = 10.0
@@ -35,6 +29,14 @@ LARGEST: Final = 10.0
 WORTH_COMPILING: Final = 20_000_000
 """Tokens of a run from which on the compiled passes are worth their start: importing numba and loading what it has compiled
 before takes .7 s of CPU, and a token takes 40 to 55 ns less (benchmarks/README.md)."""
+_ROUNDING: Final = 2.0**-9
+"""The sum of exp(x) - 1 - x over that of abs x from which on rounding, by four units in the last place of x at most, is below
+5e-13 of it."""
+_LEFT: Final = 2.0**-7
+"""The sum of exp(x) over those of its parts from which on adding those up is as exact."""
+_NEAR: Final = 1e-9
+"""What is this close to a bound is compared as a ratio, not as a log-ratio."""
+_NOWHERE: Final = np.empty(0, np.intp)
 _ONE: Final = np.uint64(1)
 _HALF: Final = np.uint64(32)
 _FIRST_FACTOR: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -106,56 +108,10 @@ def of(run_tokens: int) -> ModuleType:
     return compiled
 
 
-class _Block:
-    """Neighbouring rows with at least one token each, and their tokens."""
-
-    def __init__(self, rows: slice, tokens: slice, starts: Counts, bounds: Counts) -> None:
-        self.rows = rows
-        self.tokens = tokens
-        self.starts = starts
-        self.bounds = bounds
-
-    def wide(self, column: Single) -> Floats:
-        """The block's part of a column, in float64."""
-        return column[self.tokens].astype(np.float64)
-
-    def sums(self, values: Floats) -> Floats:
-        """Sum per row."""
-        found: Floats = np.add.reduceat(values, self.starts)
-        return found
-
-    def number(self, flags: Bools) -> Counts:
-        """Number of true flags per row."""
-        count = int(np.count_nonzero(flags))
-        if count == 0:
-            return np.zeros(len(self.starts), np.int64)
-        if count == flags.size:
-            return np.diff(self.bounds)
-        before = np.searchsorted(np.flatnonzero(flags), self.bounds)
-        counted: Counts = before[1:] - before[:-1]
-        return counted
-
-
-def blocks(edges: Counts) -> Iterator[_Block]:
-    """Cut rows into blocks.
-
-    Args:
-        edges: int64 ``[rows + 1]``, where the tokens of each row start; no row is empty.
-    """
-    stops = edges.tolist()
-    first, count = 0, len(stops) - 1
-    while first < count:
-        start = stops[first]
-        last = max(first + 1, bisect_right(stops, start + BLOCK) - 1)
-        bounds = edges[first : last + 1] - start
-        yield _Block(slice(first, last), slice(start, stops[last]), bounds[:-1], bounds)
-        first = last
-
-
 def policy(
     new: Single,
     old: Single,
-    edges: Counts,
+    tokens: Stretches,
     clipping: Clipping,
     classes: NDArray[np.int8],
     *,
@@ -165,57 +121,88 @@ def policy(
     """One pass over logprob and old_logprob at the selected tokens.
 
     Args:
-        new: logprob, float ``[n]``.
-        old: old_logprob, float ``[n]``.
-        edges: int64 ``[rows + 1]``, no row is empty.
+        new: logprob, float ``[m]``.
+        old: old_logprob, float ``[m]``.
+        tokens: which of them are selected, and their rows.
         clipping: the loss's bounds.
         classes: int8 ``[rows]``: class of each row, from 0.
-        advantage: float ``[n]``; without it, or without a range, no loss and no binding bounds.
-        weight: float ``[n]``, what the loss is multiplied by.
+        advantage: float ``[m]``; without it, or without a range, no loss and no binding bounds.
+        weight: float ``[m]``, what the loss is multiplied by.
     """
-    rows = len(edges) - 1
+    rows = len(tokens.edges) - 1
     sums, counts = np.zeros((6, rows)), np.zeros((8, rows), np.int64)
-    tops = np.empty(len(new), np.uint16)
+    tops = np.empty(int(tokens.edges[-1]), np.uint16)
     ends = Extremes()
-    for block in blocks(edges):
+    for block in tokens.blocks:
         at = block.rows
         x = block.wide(new)
         x -= block.wide(old)
         if clipping.clamp is not None:
             np.clip(x, -clipping.clamp, clipping.clamp, out=x)
-        ratio = np.exp(x)
         np.right_shift(x.astype(np.float32).view(np.uint32), 16, out=tops[block.tokens], casting="unsafe")
-        sums[0, at], sums[1, at], sums[3, at] = block.sums(ratio), block.sums(x), block.sums(estimators.k3(x))
+        sums[:5, at], ratio = _exponentials(block, x)
         counts[0, at] = block.number(x == 0.0)
         if not np.isfinite(sums[1, at]).all():
             counts[6, at] = block.number(np.isnan(x))
-        ends += Extremes.of(ratio)
+        of_block = Extremes.of(x)
+        ends += of_block
         if clipping.low is not None and clipping.high is not None:
             gain = None if advantage is None else block.wide(advantage)
-            outside = _clip(block, ratio, clipping, gain, counts)
+            outside = _clip(block, x, of_block, clipping, gain, counts)
             if gain is not None:
-                loss = _loss(x, ratio, gain, clipping, outside)
+                ratio += 1.0
+                _gain(ratio, x, gain, clipping, outside)
                 if weight is not None:
-                    loss *= block.wide(weight)
-                sums[5, at] = block.sums(loss)
+                    ratio *= block.wide(weight)
+                np.negative(block.sums(ratio), out=sums[5, at])
                 if not np.isfinite(sums[5, at]).all():
                     counts[7, at] = block.number(np.isnan(gain))
-        sums[4, at] = block.sums(np.abs(x))
-        x *= x
-        sums[2, at] = block.sums(x)
-    return PolicyRows(sums, counts, _by_class(tops, edges, classes), ends)
+    low, high = np.exp([ends.low, ends.high]).tolist()
+    return PolicyRows(sums, counts, _by_class(tops, tokens.edges, classes), replace(ends, low=low, high=high))
 
 
-def _clip(block: _Block, ratio: Floats, clipping: Clipping, advantage: Floats | None, counts: Counts) -> NDArray[np.intp]:
-    """Count the tokens outside the range; returns where they and those beyond the dual clip stand."""
+def _exponentials(block: Block, x: Floats) -> tuple[Floats, Floats]:
+    """Sums per row of exp(x), x, x^2, exp(x) - 1 - x and abs x, float64 ``[5, rows]``, and exp(x) - 1, ``[n]``.
+
+    exp(x) - 1 - x is taken as it stands, which is wrong by a few roundings of x, so it is small beside x^2 / 2 unless most x of
+    a row are below about .001. The sum of exp(x) is that of the sums of 1, x and exp(x) - 1 - x, unless little is left of it.
+    Rows of which that is not true are summed again.
+    """
+    growth = np.expm1(x)
+    spare = np.abs(x)
+    first, size = block.sums(x), block.sums(spare)
+    np.subtract(growth, x, out=spare)
+    k3 = _again(block, x, block.sums(spare), size * _ROUNDING, estimators.k3)
+    np.multiply(x, x, out=spare)
+    length = np.diff(block.bounds)
+    ratio = _again(block, x, length + first + k3, (length + size + k3) * _LEFT, np.exp)
+    return np.stack([ratio, first, block.sums(spare), k3, size]), growth
+
+
+def _again(block: Block, x: Floats, sums: Floats, least: Floats, function: Callable[[Floats], Floats]) -> Floats:
+    """The sums per row, where they are not ``least`` at least, or NaN, anew from the function of x."""
+    lost = ~(sums >= least)
+    if lost.any():
+        values, starts = block.of_rows(x, lost)
+        sums[lost] = np.add.reduceat(function(values), starts)
+    return sums
+
+
+def _clip(
+    block: Block, x: Floats, ends: Extremes, clipping: Clipping, advantage: Floats | None, counts: Counts
+) -> NDArray[np.intp]:
+    """Count the tokens outside the range; returns where they, those beyond the dual clip and some at the bounds stand."""
     low, high = 1.0 - (clipping.low or 0.0), 1.0 + (clipping.high or 0.0)
     top = high if clipping.dual is None else min(high, clipping.dual)
-    flags = ratio > top
-    flags |= ratio < low
+    near = math.log(low) + _NEAR if low > 0.0 else -math.inf, math.log(top) - _NEAR
+    if ends.low >= near[0] and ends.high <= near[1]:
+        return _NOWHERE
+    flags = x > near[1]
+    flags |= x < near[0]
     outside = np.flatnonzero(flags)
     if not outside.size:
         return outside
-    found = ratio[outside]
+    found = np.exp(x[outside])
     tallies: list[tuple[int, Bools]] = [(1, found < low), (2, found > high)]
     if advantage is not None:
         gain = advantage[outside]
@@ -223,19 +210,16 @@ def _clip(block: _Block, ratio: Floats, clipping: Clipping, advantage: Floats | 
         if clipping.dual is not None:
             tallies.append((5, (found > clipping.dual) & (gain < 0.0)))
     for index, chosen in tallies:
-        before = np.searchsorted(outside[chosen], block.bounds)
-        counts[index, block.rows] = before[1:] - before[:-1]
+        counts[index, block.rows] = block.number_at(outside[chosen])
     return outside
 
 
-def _loss(x: Floats, ratio: Floats, advantage: Floats, clipping: Clipping, outside: NDArray[np.intp]) -> Floats:
-    """The clipped surrogate: within the range it is the unclipped one, and the rest, ``outside``, are few tokens."""
-    loss = np.negative(advantage)
-    loss *= ratio
+def _gain(ratio: Floats, x: Floats, advantage: Floats, clipping: Clipping, outside: NDArray[np.intp]) -> None:
+    """Turn the ratios into minus the clipped surrogate loss: within the range that is the gain, and the rest are few tokens."""
+    ratio *= advantage
     if outside.size:
         at = x[outside], advantage[outside]
-        loss[outside] = estimators.surrogate_loss(*at, clipping.low or 0.0, clipping.high or 0.0, clipping.dual)
-    return loss
+        ratio[outside] = -estimators.surrogate_loss(*at, clipping.low or 0.0, clipping.high or 0.0, clipping.dual)
 
 
 def _by_class(tops: NDArray[np.uint16], edges: Counts, classes: NDArray[np.int8]) -> Counts:
@@ -253,51 +237,48 @@ def _by_class(tops: NDArray[np.uint16], edges: Counts, classes: NDArray[np.int8]
     return found
 
 
-def divergence(x_of: Single, to: Single, edges: Counts, clamps: tuple[float | None, float | None]) -> Floats:
+def divergence(x_of: Single, to: Single, tokens: Stretches, clamps: tuple[float | None, float | None]) -> Floats:
     """Sums per row over x = ``to`` - ``x_of``: x, x^2, exp(x) - 1 - x and abs x, float64 ``[4, rows]``.
 
     Args:
-        x_of: logprob, float ``[n]``.
-        to: ref_logprob, float ``[n]``.
-        edges: int64 ``[rows + 1]``, no row is empty.
+        x_of: logprob, float ``[m]``.
+        to: ref_logprob, float ``[m]``.
+        tokens: which of them are selected, and their rows.
         clamps: symmetric bounds of what goes into k3, and of what comes out of it.
     """
-    sums = np.zeros((4, len(edges) - 1))
-    for block in blocks(edges):
-        at = block.rows
+    sums = np.zeros((4, len(tokens.edges) - 1))
+    for block in tokens.blocks:
         x = block.wide(to)
         x -= block.wide(x_of)
-        k3 = estimators.k3(x if clamps[0] is None else np.clip(x, -clamps[0], clamps[0]))
-        if clamps[1] is not None:
-            np.clip(k3, -clamps[1], clamps[1], out=k3)
-        sums[0, at], sums[2, at], sums[3, at] = block.sums(x), block.sums(k3), block.sums(np.abs(x))
-        x *= x
-        sums[1, at] = block.sums(x)
+        found, _ = _exponentials(block, x)
+        if clamps != (None, None):
+            k3 = estimators.k3(x if clamps[0] is None else np.clip(x, -clamps[0], clamps[0]))
+            found[3] = block.sums(k3 if clamps[1] is None else np.clip(k3, -clamps[1], clamps[1]))
+        sums[:, block.rows] = found[1:]
     return sums
 
 
-def pair(x: Single, y: Single, edges: Counts) -> PairRows:
-    """Sums over d = y - x, both finite float ``[n]``; ``edges`` as above."""
-    sums = np.zeros((3, len(edges) - 1))
+def pair(x: Single, y: Single, tokens: Stretches) -> PairRows:
+    """Sums over d = y - x at ``tokens`` of the columns, finite there."""
+    sums = np.zeros((3, len(tokens.edges) - 1))
     low, high, below, apart = np.inf, -np.inf, 0, 0
-    for block in blocks(edges):
-        at = block.rows
+    for block in tokens.blocks:
         d = block.wide(y)
         d -= block.wide(x)
-        sums[1, at], sums[2, at] = block.sums(np.exp(d)), block.sums(estimators.k3(d))
+        found, _ = _exponentials(block, d)
+        sums[:, block.rows] = found[[4, 0, 3]]
         low, high = min(low, d.min()), max(high, d.max())
-        below += int(np.count_nonzero(d < -NOISE))
-        size = np.abs(d)
-        sums[0, at] = block.sums(size)
-        apart += int(np.count_nonzero(size > NOISE))
-    ends = Extremes(float(low), float(high), len(x)) if len(x) else Extremes()
+        less = int(np.count_nonzero(d < -NOISE))
+        below += less
+        apart += less + int(np.count_nonzero(d > NOISE))
+    ends = Extremes(float(low), float(high), int(tokens.edges[-1])) if tokens.blocks else Extremes()
     return PairRows(sums, ends, below, apart)
 
 
-def tail(x: Single, y: Single, edges: Counts) -> Floats:
+def tail(x: Single, y: Single, tokens: Stretches) -> Floats:
     """Sums over d = y - x: exp(2 d), min(exp(d), LARGEST) and abs(exp(y) - exp(x)), float64 ``[3, rows]``."""
-    sums = np.zeros((3, len(edges) - 1))
-    for block in blocks(edges):
+    sums = np.zeros((3, len(tokens.edges) - 1))
+    for block in tokens.blocks:
         at = block.rows
         d, chance = block.wide(y), block.wide(x)
         d -= chance
@@ -314,10 +295,10 @@ def tail(x: Single, y: Single, edges: Counts) -> Floats:
     return sums
 
 
-def moments(x: Single, y: Single, edges: Counts) -> Floats:
-    """Sums of x, y, x^2, y^2 and x y, float64 ``[5, rows]``; ``x``, ``y``, ``edges`` as above."""
-    sums = np.zeros((5, len(edges) - 1))
-    for block in blocks(edges):
+def moments(x: Single, y: Single, tokens: Stretches) -> Floats:
+    """Sums of x, y, x^2, y^2 and x y, float64 ``[5, rows]``, at ``tokens`` of the columns."""
+    sums = np.zeros((5, len(tokens.edges) - 1))
+    for block in tokens.blocks:
         at = block.rows
         left, right = block.wide(x), block.wide(y)
         sums[0, at], sums[1, at] = block.sums(left), block.sums(right)
@@ -328,10 +309,10 @@ def moments(x: Single, y: Single, edges: Counts) -> Floats:
     return sums
 
 
-def distances(pairs: tuple[tuple[Single, Single], ...], edges: Counts) -> Floats:
+def distances(pairs: tuple[tuple[Single, Single], ...], tokens: Stretches) -> Floats:
     """Sum per row of the absolute difference of the two columns of each pair, float64 ``[pairs, rows]``."""
-    sums = np.zeros((len(pairs), len(edges) - 1))
-    for block in blocks(edges):
+    sums = np.zeros((len(pairs), len(tokens.edges) - 1))
+    for block in tokens.blocks:
         wide: dict[int, Floats] = {}
         for index, (left, right) in enumerate(pairs):
             for column in (left, right):
@@ -342,26 +323,36 @@ def distances(pairs: tuple[tuple[Single, Single], ...], edges: Counts) -> Floats
     return sums
 
 
-def advantages(values: Single, edges: Counts) -> AdvantageRows:
-    """One pass over the advantages at the selected tokens, float ``[n]``; ``edges`` as above."""
-    rows = len(edges) - 1
-    sums, zeros, ends = np.zeros((3, rows)), np.zeros(rows, np.int64), np.zeros((2, rows))
-    for block in blocks(edges):
+def advantages(values: Single, tokens: Stretches, varying: Callable[[Single, Stretches], tuple[Floats, Counts]]) -> AdvantageRows:
+    """Most trainers give all tokens of a row the same advantage, which takes no pass; ``varying`` is for the other rows."""
+    low, high = (end.astype(np.float64) for end in tokens.ends(values))
+    count = np.diff(tokens.edges)
+    sums, zeros = np.stack([low, low * low, np.abs(low)]) * count, count * (low == 0.0)
+    rows = low != high
+    if rows.any():
+        sums[:, rows], zeros[rows] = varying(values, tokens.of(rows))
+    return AdvantageRows(sums, zeros, low, high)
+
+
+def powers(values: Single, tokens: Stretches) -> tuple[Floats, Counts]:
+    """Sums of A, A^2 and abs A, float64 ``[3, rows]``, and number of zeros of the values A at ``tokens``, int64 ``[rows]``."""
+    rows = len(tokens.edges) - 1
+    sums, zeros = np.zeros((3, rows)), np.zeros(rows, np.int64)
+    for block in tokens.blocks:
         at = block.rows
         wide = block.wide(values)
         zeros[at] = block.number(wide == 0.0)
-        ends[0, at], ends[1, at] = np.minimum.reduceat(wide, block.starts), np.maximum.reduceat(wide, block.starts)
         sums[0, at] = block.sums(wide)
         sums[2, at] = block.sums(np.abs(wide))
         wide *= wide
         sums[1, at] = block.sums(wide)
-    return AdvantageRows(sums, zeros, ends[0], ends[1])
+    return sums, zeros
 
 
-def column(values: NDArray[Any], edges: Counts) -> Floats:
-    """Sum of a column per row, float64 ``[rows]``; ``edges`` as above."""
-    sums = np.zeros(len(edges) - 1)
-    for block in blocks(edges):
+def column(values: Single, tokens: Stretches) -> Floats:
+    """Sum per row of a column at ``tokens``, float64 ``[rows]``."""
+    sums = np.zeros(len(tokens.edges) - 1)
+    for block in tokens.blocks:
         sums[block.rows] = block.sums(block.wide(values))
     return sums
 
@@ -373,8 +364,8 @@ def hashes(ids: NDArray[Any], edges: Counts) -> NDArray[np.int64]:
     Flood 2014).
     """
     found = np.empty(len(edges) - 1, np.int64)
-    for block in blocks(edges):
-        word = ids[block.tokens].astype(np.int64).view(np.uint64)
+    for block in Stretches.whole(edges).blocks:
+        word = block.wide(ids, np.int64).view(np.uint64)
         word += _ONE
         word <<= _HALF
         place = np.arange(word.size, dtype=np.int64)

@@ -7,7 +7,18 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.analyzer import kernels
-from rl_doctor.analyzer.derive import Floats, edges, of_rows, per_sequence_counts, picked, row_sums, selected_splits
+from rl_doctor.analyzer.derive import (
+    Floats,
+    columns_of,
+    first_tokens,
+    of_rows,
+    per_sequence_counts,
+    picked,
+    row_sums,
+    selected_splits,
+    span,
+    tokens,
+)
 from rl_doctor.analyzer.kernels import AdvantageRows
 from rl_doctor.analyzer.moments import std
 from rl_doctor.analyzer.registry import metric, reduction, sequence_value
@@ -21,18 +32,15 @@ _COUNT: Final = "arithmetic over the tokens trained on"
 @sequence_value("advantage", needs=("advantage",), optional=("response_mask", "is_padding"))
 def first_advantage(batch: Batch) -> Floats:
     """Advantage of the first token trained on per sequence, ``[n_sequences]``; NaN for a sequence without one."""
-    splits = selected_splits(batch)
-    found = np.full(batch.n_sequences, np.nan)
-    filled = np.diff(splits) > 0
-    found[filled] = picked(batch, "advantage")[splits[:-1][filled]]
-    return found
+    return np.asarray(of_rows(batch, first_tokens(batch, "advantage").astype(np.float64), np.nan))
 
 
 def _rows(batch: Batch, column: str) -> AdvantageRows:
     """One pass over the column at the selected tokens; all ``[..., n_sequences]``, the ends NaN without a selected token."""
     key = ("advantages", column)
     if key not in batch.scratch:
-        found = kernels.of(batch.run_tokens).advantages(picked(batch, column), edges(batch))
+        (values,) = columns_of(batch, column)
+        found = kernels.advantages(values, tokens(batch), kernels.of(batch.run_tokens).powers)
         low, high = (of_rows(batch, ends, np.nan) for ends in (found.low, found.high))
         batch.scratch[key] = AdvantageRows(of_rows(batch, found.sums), of_rows(batch, found.zeros), low, high)
     rows: AdvantageRows = batch.scratch[key]
@@ -46,7 +54,10 @@ def _declare(prefix: str, column: str, unit: str, what: str) -> None:
 
     @reduction(zero=Extremes(), needs=(column,))
     def ends(batch: Batch) -> Extremes:
-        return Extremes.of(picked(batch, column))
+        low, high = span(batch, column)
+        if np.isnan(low):
+            return Extremes.of(picked(batch, column))
+        return Extremes(low, high, int(selected_splits(batch)[-1]))
 
     metric(f"{prefix}.mean", sums, mean, part=0, unit=unit, source=_COUNT, doc=f"Mean {what} over the tokens trained on.")
     metric(

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Bools, finite, known, picked, segment_sums, selection, span, spread
+from rl_doctor.analyzer.derive import Bools, finite, known, segment_sums, selected_splits, selection, span, spread
 from rl_doctor.analyzer.registry import Reduction, metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.schema import LOGPROBS
@@ -23,7 +23,7 @@ def _largest(column: str) -> Reduction:
     def largest(batch: Batch) -> Extremes:
         low, high = span(batch, column)
         if np.isfinite(low) and np.isfinite(high):
-            return Extremes(low, high, len(picked(batch, column)))
+            return Extremes(low, high, int(selected_splits(batch)[-1]))
         return Extremes.of(batch.columns[column][_trained(batch, column)])
 
     return largest
@@ -34,7 +34,7 @@ def _positive(column: str) -> Reduction:
     def counted(batch: Batch) -> Sums:
         low, high = span(batch, column)
         if np.isfinite(low) and high <= 0.0:
-            return Sums((Sum(count=len(picked(batch, column))), Sum()))
+            return Sums((Sum(count=int(selected_splits(batch)[-1])), Sum()))
         values, fine = batch.columns[column], _trained(batch, column)
         above = fine & (values > 0.0)
         count = int(np.count_nonzero(fine))

@@ -70,7 +70,7 @@ def _shifted(x: Floats, y: Floats, splits: NDArray[np.int64], lag: int) -> RowMo
     there = np.clip(there, 0, max(size - 1, 0))
     other = y[there]
     fine = inside & (row == row[there]) & np.isfinite(x) & np.isfinite(other)
-    return _row_moments(Pair(x[fine], other[fine], kept_splits(splits, fine)))
+    return _row_moments(Pair.whole(x[fine], other[fine], kept_splits(splits, fine)))
 
 
 def scan(

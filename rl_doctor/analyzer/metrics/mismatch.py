@@ -26,11 +26,12 @@ from rl_doctor.analyzer.derive import (
     FIRST_STEP,
     Bools,
     Floats,
+    columns_of,
     derived,
     filled_rows,
     finite,
     first_rows,
-    in_rows,
+    first_tokens,
     kept_splits,
     known,
     over_rows,
@@ -41,12 +42,14 @@ from rl_doctor.analyzer.derive import (
     selection,
     span,
     spread,
+    tokens,
     tokens_of_rows,
 )
 from rl_doctor.analyzer.kernels import PairRows
 from rl_doctor.analyzer.moments import correlation, slope
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
+from rl_doctor.analyzer.stretches import Stretches
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.rows import splits_of
 
@@ -59,18 +62,24 @@ _P1: Final = "honest sampling gives E[exp(difference)] = 1: importance sampling 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """Two logprobs of the same tokens: ``x`` (the sampler's side) and ``y``, float ``[n]``; ``splits`` by sequence.
+    """Two logprobs of the same tokens: ``x`` (the sampler's side) and ``y``.
 
-    ``run_tokens`` is that of the batch.
+    ``tokens`` of the two columns, float ``[m]``, belong to the pair; ``splits`` by sequence; ``run_tokens`` is that of the batch.
     """
 
     x: NDArray[Any]
     y: NDArray[Any]
+    tokens: Stretches
     splits: NDArray[np.int64]
     run_tokens: int = 0
 
+    @classmethod
+    def whole(cls, x: NDArray[Any], y: NDArray[Any], splits: NDArray[np.int64], run_tokens: int = 0) -> Pair:
+        """The pair of columns that hold nothing but its tokens, float ``[n]``."""
+        return cls(x, y, Stretches.whole(filled_rows(splits)[1]), splits, run_tokens)
+
     def _passed(self, name: Literal["pair", "moments", "tail"]) -> Any:
-        return getattr(kernels.of(self.run_tokens), name)(self.x, self.y, filled_rows(self.splits)[1])
+        return getattr(kernels.of(self.run_tokens), name)(self.x, self.y, self.tokens)
 
     def _over_all(self, sums: Floats) -> Floats:
         return over_rows(sums, filled_rows(self.splits)[0], len(self.splits) - 1)
@@ -95,9 +104,8 @@ class Pair:
         """The tokens of the sequences ``chosen``, bool ``[n_sequences]``; the other sequences are empty."""
         if chosen.all():
             return self
-        keep = in_rows(self.splits, chosen)
         kept = splits_of(np.where(chosen, np.diff(self.splits), 0))
-        return Pair(self.x[keep], self.y[keep], kept, self.run_tokens)
+        return replace(self, tokens=self.tokens.of(chosen[filled_rows(self.splits)[0]]), splits=kept)
 
 
 def _pair(batch: Batch, x: str, y: str | NDArray[Any], keep: Bools | None = None) -> Pair:
@@ -105,15 +113,16 @@ def _pair(batch: Batch, x: str, y: str | NDArray[Any], keep: Bools | None = None
 
     ``y`` may also be the values ``[n_selected]`` themselves.
     """
+    if keep is None and isinstance(y, str) and all_possible(batch, x) and all_possible(batch, y):
+        left, right = columns_of(batch, x, y)
+        return Pair(left, right, tokens(batch), selected_splits(batch), batch.run_tokens)
     left, right = picked(batch, x), picked(batch, y) if isinstance(y, str) else y
-    if keep is None and all_possible(batch, x) and isinstance(y, str) and all_possible(batch, y):
-        return Pair(left, right, selected_splits(batch), batch.run_tokens)
     fine = possible(left) & possible(right)
     if keep is not None:
         fine &= keep
     if fine.all():
-        return Pair(left, right, selected_splits(batch), batch.run_tokens)
-    return Pair(left[fine], right[fine], kept_splits(selected_splits(batch), fine), batch.run_tokens)
+        return Pair.whole(left, right, selected_splits(batch), batch.run_tokens)
+    return Pair.whole(left[fine], right[fine], kept_splits(selected_splits(batch), fine), batch.run_tokens)
 
 
 def all_possible(batch: Batch, name: str) -> bool:
@@ -145,11 +154,13 @@ def bypassed(batch: Batch) -> Bools:
     """Bool ``[n_sequences]``: old_logprob repeats rollout_logprob at every trained token that has both."""
     if batch.get("old_logprob") is None or batch.get("rollout_logprob") is None:
         return np.zeros(batch.n_sequences, np.bool_)
-    old, rollout, splits = picked(batch, "old_logprob"), picked(batch, "rollout_logprob"), selected_splits(batch)
-    rows, starts = filled_rows(splits)
-    rows = rows[~_differs(old[starts[:-1]], rollout[starts[:-1]])]  # most rows tell by their first token
+    splits = selected_splits(batch)
+    names = "old_logprob", "rollout_logprob"
+    rows = filled_rows(splits)[0]
+    rows = rows[~_differs(*(first_tokens(batch, name) for name in names))]  # most rows tell by their first token
     repeats = np.zeros(batch.n_sequences, np.bool_)
     if rows.size:
+        old, rollout = (picked(batch, name) for name in names)
         index, inner = tokens_of_rows(splits, rows)
         one, other = old[index], rollout[index]
         both = np.isfinite(one) & np.isfinite(other)
@@ -191,8 +202,10 @@ def candidates(batch: Batch) -> Bools:
 @derived
 def _placeholders(batch: Batch) -> Bools | None:
     """Bool ``[n_selected]``: candidates whose rollout_logprob is a placeholder; None where there is none."""
+    if span(batch, "rollout_logprob")[1] < 0.0:
+        return None
     trainer = _trainer_selected(batch)
-    if trainer is None or span(batch, "rollout_logprob")[1] < 0.0:
+    if trainer is None:
         return None
     zero = picked(batch, "rollout_logprob") == 0.0
     if not zero.any():
@@ -277,7 +290,7 @@ _FIRST: Final = ("minibatch", "epoch", FIRST_STEP, "rollout_logprob")
 
 
 def _sums(pair: Pair, sums: Floats) -> Sums:
-    return Sums.of(sums, len(pair.x))
+    return Sums.of(sums, int(pair.splits[-1]))
 
 
 def _spread(pair: Pair, rows: PairRows, moments: Floats) -> Sums:

@@ -7,28 +7,41 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.analyzer import kernels
-from rl_doctor.analyzer.derive import FIRST_STEP, filled_rows, in_rows, kept_splits, picked, selected_splits
+from rl_doctor.analyzer.derive import (
+    FIRST_STEP,
+    columns_of,
+    filled_rows,
+    in_rows,
+    kept_splits,
+    picked,
+    selected_splits,
+    tokens,
+)
 from rl_doctor.analyzer.metrics.mismatch import all_possible, bypassed, first_pass, pass_pair, possible
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
+from rl_doctor.analyzer.stretches import Stretches
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.rows import splits_of
 
 
 def _distances(batch: Batch, pairs: tuple[tuple[str, str], ...], *, first: bool) -> Sums:
     """Sums of |a - b| for each pair of columns, over the trained tokens at which all columns are finite."""
-    names = {name for pair in pairs for name in pair}
-    values, splits = {name: picked(batch, name) for name in names}, selected_splits(batch)
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    splits, chosen = selected_splits(batch), tokens(batch)
     rows = first_pass(batch) if first else None
     if rows is not None and not rows.all():
-        chosen = in_rows(splits, rows)
-        values = {name: column[chosen] for name, column in values.items()}
-        splits = splits_of(np.where(rows, np.diff(splits), 0))
-    if not all(all_possible(batch, name) for name in names):
-        keep = np.logical_and.reduce([possible(column) for column in values.values()])
-        splits, values = kept_splits(splits, keep), {name: column[keep] for name, column in values.items()}
-    columns = tuple((values[a], values[b]) for a, b in pairs)
-    found = kernels.of(batch.run_tokens).distances(columns, filled_rows(splits)[1])
+        chosen, splits = chosen.of(rows[filled_rows(splits)[0]]), splits_of(np.where(rows, np.diff(splits), 0))
+    if all(all_possible(batch, name) for name in names):
+        values = dict(zip(names, columns_of(batch, *names), strict=True))
+    else:
+        kept = [picked(batch, name) for name in names]
+        if rows is not None:
+            kept = [column[in_rows(selected_splits(batch), rows)] for column in kept]
+        keep = np.logical_and.reduce([possible(column) for column in kept])
+        splits, values = kept_splits(splits, keep), {name: column[keep] for name, column in zip(names, kept, strict=True)}
+        chosen = Stretches.whole(filled_rows(splits)[1])
+    found = kernels.of(batch.run_tokens).distances(tuple((values[a], values[b]) for a, b in pairs), chosen)
     return Sums.of(found, int(splits[-1]))
 
 

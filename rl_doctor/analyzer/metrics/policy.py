@@ -13,14 +13,14 @@ from rl_doctor.analyzer import kernels
 from rl_doctor.analyzer.derive import (
     FIRST_STEP,
     Bools,
+    columns_of,
     derived,
-    edges,
     first_rows,
     later_rows,
     of_rows,
     per_sequence_counts,
-    picked,
     row_sums,
+    tokens,
 )
 from rl_doctor.analyzer.kernels import Clipping, PolicyRows
 from rl_doctor.analyzer.registry import metric, reduction
@@ -43,10 +43,10 @@ def policy_rows(batch: Batch) -> PolicyRows:
     """One pass over the selected tokens: the log-ratio, clamped as the trainer clamps it, its ratio, and the policy loss."""
     config = batch.info.config
     clipping = Clipping(config.clip_low, config.clip_high, config.dual_clip, config.log_ratio_clamp)
-    advantage, weight = (None if batch.get(name) is None else picked(batch, name) for name in ("advantage", "is_weight"))
-    columns = picked(batch, "logprob"), picked(batch, "old_logprob"), edges(batch)
-    passes = kernels.of(batch.run_tokens)
-    found: PolicyRows = passes.policy(*columns, clipping, _classes(batch), advantage=advantage, weight=weight)
+    others = {"advantage": "advantage", "weight": "is_weight"}
+    given = {key: columns_of(batch, name)[0] for key, name in others.items() if batch.get(name) is not None}
+    new, old = columns_of(batch, "logprob", "old_logprob")
+    found: PolicyRows = kernels.of(batch.run_tokens).policy(new, old, tokens(batch), clipping, _classes(batch), **given)
     return replace(found, sums=of_rows(batch, found.sums), counts=of_rows(batch, found.counts))
 
 
@@ -61,10 +61,10 @@ def _classes(batch: Batch) -> NDArray[np.int8]:
 
 def share_of(batch: Batch, index: int, *unknown: int, rows: Bools | None = None) -> Sum:
     """Share of the tokens that ``PolicyRows.counts[index]`` counts; NaN where one of those that ``unknown`` count is there."""
-    counts, tokens = policy_rows(batch).counts, per_sequence_counts(batch)
+    counts, trained = policy_rows(batch).counts, per_sequence_counts(batch)
     if rows is not None:
-        counts, tokens = counts[:, rows], tokens[rows]
-    return Sum.counted(int(counts[index].sum()), int(tokens.sum()), int(counts[list(unknown)].sum()))
+        counts, trained = counts[:, rows], trained[rows]
+    return Sum.counted(int(counts[index].sum()), int(trained.sum()), int(counts[list(unknown)].sum()))
 
 
 @reduction(zero=Sum(), needs=NEEDS)

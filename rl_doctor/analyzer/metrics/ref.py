@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rl_doctor.analyzer import kernels
-from rl_doctor.analyzer.derive import Floats, derived, edges, first_rows, of_rows, picked, row_sums
+from rl_doctor.analyzer.derive import Floats, columns_of, derived, first_rows, of_rows, row_sums, tokens
 from rl_doctor.analyzer.metrics.policy import KL_FORMULAS, PASS_NEEDS, PASS_OPTIONAL, SCHULMAN, kl_rows
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, mean
@@ -21,8 +21,8 @@ def kl_sums(batch: Batch) -> Floats:
     Over x = ref_logprob - logprob at the selected tokens; k3 with the trainer's clamps.
     """
     config = batch.info.config
-    columns = picked(batch, "logprob"), picked(batch, "ref_logprob"), edges(batch)
-    sums = kernels.of(batch.run_tokens).divergence(*columns, (config.kl_input_clamp, config.kl_output_clamp))
+    columns, clamps = columns_of(batch, "logprob", "ref_logprob"), (config.kl_input_clamp, config.kl_output_clamp)
+    sums = kernels.of(batch.run_tokens).divergence(*columns, tokens(batch), clamps)
     return of_rows(batch, kl_rows(sums))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from rl_doctor.analyzer import kernels
 from rl_doctor.analyzer.engine import analyze
+from rl_doctor.analyzer.stretches import Stretches
 from rl_doctor.store.batch import Batch
 from tests.unit.analyzer.memory import MemoryRun
 from tests.unit.analyzer.rows import CONFIG, random_rows
@@ -36,9 +37,15 @@ def logprobs(seed: int, size: int) -> np.ndarray:
     return values
 
 
-def edges_of(size: int) -> np.ndarray:
-    inner = np.unique(np.random.default_rng(5).integers(1, size, 30))
-    return np.concatenate([[0, 1], inner[inner > 1], [size]]).astype(np.int64)
+def tokens_of(size: int) -> Stretches:
+    """Rows over columns of that size, of which stretches within and across rows are left out."""
+    inner = np.unique(np.random.default_rng(5).integers(1, size - 400, 30))
+    edges = np.concatenate([[0, 1], inner[inner > 1], [size - 400]]).astype(np.int64)
+    starts = np.array([0, 1100, size // 2 + 200, size - 1000]), np.array([1000, size // 2 + 100, size - 1100, size - 100])
+    return Stretches(edges, *starts)
+
+
+NOTHING = Stretches.whole(np.zeros(1, np.int64))
 
 
 def assert_close(mine: Any, theirs: Any) -> None:
@@ -46,6 +53,9 @@ def assert_close(mine: Any, theirs: Any) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-300)
     elif isinstance(theirs, np.ndarray):
         np.testing.assert_array_equal(mine, theirs)
+    elif isinstance(theirs, tuple):
+        for one, other in zip(mine, theirs, strict=True):
+            assert_close(one, other)
     elif hasattr(theirs, "__dataclass_fields__"):
         for field in fields(theirs):
             assert_close(getattr(mine, field.name), getattr(theirs, field.name))
@@ -66,39 +76,39 @@ def both(name: str, *arguments: Any, **named: Any) -> None:
     [kernels.Clipping(), kernels.Clipping(0.2, 0.28), kernels.Clipping(0.2, 0.2, 3.0, 20.0), kernels.Clipping(0.2, 9.0, 3.0)],
 )
 def test_policy(clipping: kernels.Clipping, special: bool) -> None:
-    new, old, edges = logprobs(0, 9000), logprobs(1, 9000), edges_of(9000)
+    new, old, tokens = logprobs(0, 9000), logprobs(1, 9000), tokens_of(9000)
     old[:4000] = new[:4000] + np.random.default_rng(3).normal(0, 0.05, 4000).astype(np.float32)
     gain = np.random.default_rng(2).normal(size=9000).astype(np.float32)
     if special:
         new[10 : 10 + len(SPECIAL)] = SPECIAL
         gain[-3:] = [np.nan, np.inf, 0.0]
-    classes = (np.arange(len(edges) - 1) % 3).astype(np.int8)
-    both("policy", new, old, edges, clipping, classes)
-    both("policy", new, old, edges, clipping, classes, advantage=gain)
-    both("policy", new, old, edges, clipping, classes, advantage=gain, weight=np.abs(gain))
+    classes = (np.arange(len(tokens.edges) - 1) % 3).astype(np.int8)
+    both("policy", new, old, tokens, clipping, classes)
+    both("policy", new, old, tokens, clipping, classes, advantage=gain)
+    both("policy", new, old, tokens, clipping, classes, advantage=gain, weight=np.abs(gain))
 
 
 @pytest.mark.parametrize("clamps", [(None, None), (20.0, 10.0)])
 def test_divergence(clamps: tuple[float | None, float | None]) -> None:
-    new, ref, edges = logprobs(0, 9000), logprobs(1, 9000), edges_of(9000)
+    new, ref, tokens = logprobs(0, 9000), logprobs(1, 9000), tokens_of(9000)
     ref[10 : 10 + len(SPECIAL)] = SPECIAL
-    both("divergence", new, ref, edges, clamps)
+    both("divergence", new, ref, tokens, clamps)
 
 
 @pytest.mark.parametrize("name", ["pair", "tail", "moments"])
 def test_pairs(name: str) -> None:
-    x, y, edges = logprobs(0, 9000), logprobs(1, 9000), edges_of(9000)
+    x, y, tokens = logprobs(0, 9000), logprobs(1, 9000), tokens_of(9000)
     y[:20] = x[:20]
-    both(name, x, y, edges)
-    both(name, x[:0], y[:0], edges[:1])
+    both(name, x, y, tokens)
+    both(name, x[:0], y[:0], NOTHING)
 
 
 def test_columns() -> None:
-    values, other, edges = logprobs(0, 9000), logprobs(1, 9000), edges_of(9000)
-    both("column", values, edges)
-    both("advantages", values, edges)
-    both("advantages", values[:0], edges[:1])
-    both("distances", ((values, other), (other, values)), edges)
+    values, other, tokens = logprobs(0, 9000), logprobs(1, 9000), tokens_of(9000)
+    both("column", values, tokens)
+    both("powers", values, tokens)
+    both("powers", values[:0], NOTHING)
+    both("distances", ((values, other), (other, values)), tokens)
 
 
 def test_every_metric_of_a_run() -> None:

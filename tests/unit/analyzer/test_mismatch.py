@@ -221,7 +221,7 @@ def test_what_others_wrote_hides_no_shift() -> None:
 
 def test_scan_of_nothing() -> None:
     for x, splits, share in ((np.empty(0), np.zeros(1, np.int64), NAN), (np.full(40, -1.0), np.array([0, 20, 40]), 0.0)):
-        found, _ = scan(Pair(x, x, splits), x, x, splits)
+        found, _ = scan(Pair.whole(x, x, splits), x, x, splits)
         assert str(found[0].mean) == str(share)
 
 
