@@ -11,7 +11,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -21,6 +21,13 @@ from rl_doctor.collectors.guard import logger, one_line
 RUN_VARIABLE: Final = "RL_DOCTOR_RUN"
 """Environment variable with the path of the run folder; without it nothing is recorded."""
 
+_OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "RL_DOCTOR_TOKEN_IDS": ("record_token_ids", lambda text: text.lower() not in {"0", "false", "no", "off"}),
+    "RL_DOCTOR_SAMPLING": ("sampling", float),
+    "RL_DOCTOR_QUOTA": ("quota", float),
+}
+"""Environment variable -> argument of ``Recorder``, and how it is read."""
+
 _told: set[str] = set()
 
 
@@ -28,6 +35,19 @@ def run_path() -> str | None:
     """The run folder that the environment names, as an absolute path; None where nothing is to be recorded."""
     path = os.environ.get(RUN_VARIABLE, "").strip()
     return str(Path(path).absolute()) if path else None
+
+
+def recorder_options() -> dict[str, Any]:
+    """Arguments of ``Recorder`` that the environment gives; what cannot be read is told and left out."""
+    found = {}
+    for variable, (name, read) in _OPTIONS.items():
+        text = os.environ.get(variable, "").strip()
+        try:
+            if text:
+                found[name] = read(text)
+        except ValueError:
+            logger.warning("rl-doctor: %s is %r, which is not a number; it has no effect", variable, text)
+    return found
 
 
 def tell(reason: str) -> None:
