@@ -47,6 +47,8 @@ _NATIVE: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Section -> settings that are kept as they are; nothing that names files, prompts or accounts."""
 
+_LEFT_OUT: Final = frozenset({"_target_", "path"})
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -125,7 +127,7 @@ def at(settings: Any, path: str) -> Any:
 def _plain(value: Any) -> Any:
     """The value as JSON can hold it."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items() if name != "_target_"}
+        return {str(name): _plain(item) for name, item in value.items() if name not in _LEFT_OUT}
     if isinstance(value, (list, tuple)) or (isinstance(value, Sequence) and not isinstance(value, str)):
         return [_plain(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -18,6 +18,8 @@ from rl_doctor.schema import MISSING_INT
 ROW: Final = "rl_doctor_row"
 """Field that numbers the rows of an update on its way through mini-batches and micro-batches."""
 _PADDING_UID: Final = re.compile(r"pad[0-9a-f]{32}")
+_REASONS: Final[Mapping[str | None, str | None]] = {"aborted": "abort", "completed": None}
+"""verl's words for why generation ended; it calls both an end and a cut completed."""
 _TOKENS: Final[Mapping[str, tuple[str, ...]]] = {
     "token_id": ("responses",),
     "loss_mask": ("loss_mask",),
@@ -173,9 +175,14 @@ def sequence_columns(data: Any, lengths: Lengths, entry: Entry | None, rank: int
     extra = [fields if isinstance(fields, Mapping) else {} for fields in per_row(data, "extra_fields") or []]
     if extra:
         columns["weight_version"] = _whole([fields.get("max_global_steps") for fields in extra], "int64")
-        columns["finish_reason"] = _texts([fields.get("stop_reason", fields.get("finish_reason")) for fields in extra])
+        columns["finish_reason"] = _texts([_REASONS.get(reason, reason) for reason in map(_reason, extra)])
         columns["reward_components"] = _components([fields.get("reward_extra_info") for fields in extra])
     return {name: values for name, values in columns.items() if values is not None}
+
+
+def _reason(fields: Mapping[str, Any]) -> str | None:
+    reason = fields.get("finish_reason", fields.get("stop_reason"))
+    return None if reason is None else str(reason)
 
 
 def _texts(values: list[Any] | None) -> NDArray[Any] | None:

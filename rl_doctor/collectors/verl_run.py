@@ -28,7 +28,7 @@ _SESSION_SECONDS: Final = 60.0
 _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "RL_DOCTOR_TOKEN_IDS": ("record_token_ids", lambda text: text.lower() not in {"0", "false", "no", "off"}),
     "RL_DOCTOR_SAMPLING": ("sampling", float),
-    "RL_DOCTOR_QUOTA": ("quota", str),
+    "RL_DOCTOR_QUOTA": ("quota", float),
 }
 """Environment variable -> argument of ``Recorder``, and how it is read."""
 

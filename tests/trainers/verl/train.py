@@ -199,14 +199,14 @@ def sample(model: Any, step: int, options: dict[str, Any], temperature: float, n
             logprobs[at].append(0.0 if observed else float(last[at, token]))
             done[at] = token == END and not observed
     return [
-        _row(step, number, session, prompts[number], ids[at], logprobs[at], masks[at], options, generator, stopped=done[at])
+        _row(step, number, session, prompts[number], ids[at], logprobs[at], masks[at], options, generator)
         for at, (number, session) in enumerate(rows)
     ]
 
 
 def _row(
     step: int, number: int, session: int, prompt: Any, ids: list[int], logprobs: list[float], mask: list[int],
-    options: dict[str, Any], generator: Any, *, stopped: bool,
+    options: dict[str, Any], generator: Any,
 ) -> dict[str, Any]:  # fmt: skip
     import torch
 
@@ -222,7 +222,7 @@ def _row(
         "rollout_log_probs": torch.tensor(logprobs) - noise * torch.tensor(mask), "uid": f"{step:08x}-{number}", "session_id": session,
         "num_turns": 2, "data_source": "even" if number % 2 else "odd", "index": number,
         "extra_fields": {
-            "min_global_steps": step - 1, "max_global_steps": step - 1, "stop_reason": "completed" if stopped else "length",
+            "min_global_steps": step - 1, "max_global_steps": step - 1,
             "reward_extra_info": {"even": even, "length": -len(response) / 10},
         },
     }  # fmt: skip
@@ -249,9 +249,9 @@ class Loop:
     """What ``PPOTrainer.fit`` does in a step, without Ray."""
 
     def __init__(self, folder: str, options: dict[str, Any]) -> None:
-        import torch
         from functools import partial
 
+        import torch
         from verl.trainer.ppo.v1 import trainer_base
         from verl.utils.config import omega_conf_to_dataclass
         from verl.workers.utils.losses import ppo_loss, value_loss
@@ -276,7 +276,9 @@ class Loop:
             critic = omega_conf_to_dataclass(self.config.critic)
             self.critic = build_worker(critic, critic.model, "value_model", partial(value_loss, config=critic))
         trainer_base.tq = self.queue
-        trainer = trainer_base.PPOTrainer.__new__(type("Trainer", (trainer_base.PPOTrainer,), {"__abstractmethods__": frozenset(), "on_step_end": None, "on_sample_end": None}))
+        hooks = {"on_step_end": None, "on_sample_end": None}
+        kind = type("Trainer", (trainer_base.PPOTrainer,), hooks)
+        trainer = kind.__new__(kind)
         trainer.config, trainer.global_steps, trainer.tokenizer = self.config, 0, model.tokenizer
         trainer.use_critic, trainer.use_reference_policy, trainer.ref_in_actor = bool(options["critic"]), True, False
         trainer.distillation_config, trainer.parameter_sync_step = None, 1
@@ -337,9 +339,7 @@ class Loop:
             self._update(batch, metrics)
         timing = {name: 1.0 for name in ("step", "gen", "old_log_prob", "adv", "update_actor", "ref")}
         trainer._compute_metrics(batch, metrics, timing, step, 0)
-        self.last = self.queue.rows
-        trainer_rows, self.queue.rows = self.queue.rows, {}
-        del trainer_rows
+        self.last, self.queue.rows = self.queue.rows, {}
         return metrics
 
     def _sampled(self, step: int, rollout: Any) -> Any:
