@@ -1,4 +1,4 @@
-"""Writes what follows from the code: the pages of ``docs/`` (rules, metrics, logs, schema, command line) and the README's report.
+"""Writes what follows from the code: pages of ``docs/`` (rules, metrics, logs, schema, trainers, command line), and a report.
 
 ``gen_docs.py`` writes them, ``gen_docs.py --check`` fails if one is stale, missing, or left over.
 """
@@ -18,9 +18,11 @@ from typer.testing import CliRunner
 from rl_doctor import schema
 from rl_doctor.analyzer import names_page
 from rl_doctor.analyzer.registry import families, metrics
+from rl_doctor.cli.environment import ENABLES
 from rl_doctor.cli.main import VERBS, app
 from rl_doctor.cli.pages import metric_rows, rule_page, summary, table
 from rl_doctor.collectors.importers.registry import Importer, importers
+from rl_doctor.collectors.support import SUPPORTED
 from rl_doctor.rules.registry import rules
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -46,7 +48,7 @@ def pages() -> dict[str, str]:
     """Every generated page: path below ``docs/`` -> content."""
     made = {
         "rules.md": _rules(), "metrics.md": _metrics(), "schema.md": _schema(), "cli.md": _command_line(),
-        "formats.md": _formats(), "names.md": "\n".join([_GENERATED, "", *names_page.lines()]) + "\n",
+        "formats.md": _formats(), "trainers.md": _trainers(), "names.md": "\n".join([_GENERATED, "", *names_page.lines()]) + "\n",
     }  # fmt: skip
     made |= {f"{RULES_FOLDER}/{rule.name}.md": f"{_GENERATED}\n\n{rule_page(rule, metrics())}" for rule in rules().values()}
     return made
@@ -89,6 +91,32 @@ def _formats() -> str:
     )
     lines = [_GENERATED, "", "# Formats of logs", "", intro, ""]
     return "\n".join([*lines, *table(("format", "name"), [(one.label, f"`{one.name}`") for one in _by_label()])]) + "\n"
+
+
+def _trainers() -> str:
+    intro = (
+        "Trainers that are recorded without a line in their loop. `rl-doctor env` says which of them are installed, in which "
+        "version. Any other loop is recorded by [ten lines in it](guide/own-loops.md)."
+    )
+    lines = [_GENERATED, "", "# Trainers", "", intro]
+    for one in SUPPORTED.values():
+        rows = [
+            (
+                f"`{column}`",
+                switch.setting,
+                switch.note,
+                ", ".join(f"[{rule}]({RULES_FOLDER}/{rule}.md)" for rule in ENABLES.get(column, ())),
+            )
+            for switch in one.switches
+            for column in switch.columns
+        ]
+        lines += ["", f"## {one.versions}", "", f"Recorded: {one.recorded}. Switched on by", ""]
+        lines += [f"- {how}" for how in one.how]
+        lines += ["", "Columns: " + ", ".join(f"`{column}`" for column in one.columns) + ".", ""]
+        lines += table(("column", "recorded with", "note", "rules that need it"), rows)
+        if one.guide:
+            lines += ["", f"More in [the guide]({one.guide.removeprefix('docs/')})."]
+    return "\n".join(lines) + "\n"
 
 
 def _by_label() -> list[Importer]:

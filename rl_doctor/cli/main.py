@@ -11,14 +11,14 @@ from typing import Annotated, Final
 import typer
 
 from rl_doctor import __version__
-from rl_doctor.cli import check, demo, explain, import_, metrics, pack, rules
+from rl_doctor.cli import check, demo, env, explain, import_, metrics, pack, rules
 from rl_doctor.cli.output import fail, silence_stdout
 from rl_doctor.errors import DoctorError
 
 TRACEBACK_VARIABLE = "RL_DOCTOR_TRACEBACK"
 """Set to 1, it shows the traceback of an unexpected error."""
 
-VERBS: Final = (check, explain, rules, metrics, import_, pack, demo)
+VERBS: Final = (check, explain, rules, metrics, import_, pack, demo, env)
 """Modules with a ``NAME`` and a ``command``, in the order of the help."""
 
 app = typer.Typer(

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any, Final
 
 from rl_doctor.collectors.recorder import Recorder
+from rl_doctor.collectors.support import SUPPORTED
 from rl_doctor.errors import UsageError
 
 _ADAPTERS: Final[Mapping[tuple[str, str], str]] = {
@@ -39,8 +40,13 @@ def attach(trainer: Any, path: str | PathLike[str], **options: Any) -> Recorder:
         if adapter is not None:
             recorder: Recorder = import_module(adapter).attach_trainer(trainer, base.__name__, path, **options)
             return recorder
+    raise UsageError(f"cannot attach to {type(trainer).__module__}.{type(trainer).__qualname__}: {_instead(trainer)}")
+
+
+def _instead(trainer: Any) -> str:
+    """How a trainer is recorded that ``attach`` does not know."""
+    own = SUPPORTED.get(type(trainer).__module__.partition(".")[0])
+    if own is not None and not any(own.name == package for package, _ in _ADAPTERS):
+        return f"{own.name} is recorded by {own.how[0]}"
     known = ", ".join(f"{package} {name}" for package, name in _ADAPTERS)
-    raise UsageError(
-        f"cannot attach to {type(trainer).__module__}.{type(trainer).__qualname__}: supported are {known}; "
-        "record other trainers by hand with rl_doctor.Recorder"
-    )
+    return f"supported are {known}; record other trainers by hand with rl_doctor.Recorder"

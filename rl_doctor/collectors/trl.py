@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from rl_doctor.collectors.guard import one_line
 from rl_doctor.collectors.ranks import open_ranks
 from rl_doctor.collectors.recorder import Recorder
+from rl_doctor.collectors.support import TRL
 from rl_doctor.collectors.trl_config import describe
 from rl_doctor.errors import UsageError
 from rl_doctor.schema import REWARD_COMPONENT_PREFIX, ROLES
 
-_FIRST_VERSION: Final = (1, 16)
-_END_VERSION: Final = (2, 0)
 _ALGORITHMS: Final = {"GRPOTrainer": "grpo", "RLOOTrainer": "rloo"}
 _ROW: Final = "rl_doctor_row"
 _OLD: Final = "rl_doctor_old_logprob"
@@ -42,11 +41,10 @@ def attach_trainer(trainer: Any, base: str, path: str | PathLike[str], **options
         UsageError: this version of TRL is not supported.
     """
     version = str(import_module("trl").__version__)
-    numbers = tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
     missing = [name for name in Hooks.METHODS if not hasattr(trainer, name)]
-    if not _FIRST_VERSION <= numbers < _END_VERSION or missing:
+    if missing or not TRL.supports(version):
         lacks = f" (its {base} lacks {', '.join(missing)})" if missing else ""
-        raise UsageError(f"cannot attach to {base} of trl {version}{lacks}: supported are trl >= 1.16, < 2")
+        raise UsageError(f"cannot attach to {base} of trl {version}{lacks}: supported are {TRL.versions}")
     algorithm = _ALGORITHMS[base]
     try:
         info = describe(trainer, algorithm, version)
