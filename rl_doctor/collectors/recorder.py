@@ -17,6 +17,7 @@ from rl_doctor.collectors.backlog import Again, Backlog, Flush, Logged, LogprobD
 from rl_doctor.collectors.copies import Plan, copy_values
 from rl_doctor.collectors.device import DeviceCopier, NoRoomError
 from rl_doctor.collectors.guard import Guard, logger, one_line
+from rl_doctor.collectors.memory import Memory
 from rl_doctor.collectors.sampling import GroupSampler
 from rl_doctor.collectors.snapshot import dtype_of, is_number, width_of
 from rl_doctor.collectors.thinning import QUOTA, Thinner
@@ -117,6 +118,7 @@ class Recorder:
         self._dropping: int | None = None
         self._dtype_known = False
         self._device = DeviceCopier()
+        self._memory = Memory()
         self._told: set[str] = set()
         with self.guard("open the run"):
             self._open(path, info, rank, session, on_part, (sampling, quota))
@@ -343,7 +345,7 @@ class Recorder:
             self._drop(step)
             return
         try:
-            copies = plan.copy(self._device)
+            copies = plan.copy(self._device, self._memory)
         except NoRoomError as error:
             self._tell(f"no memory for copies, steps are dropped: {one_line(error)}")
             self._drop(step)

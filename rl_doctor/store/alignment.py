@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from io import BytesIO
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -20,7 +21,11 @@ MASKS: Final = ("response_mask", "loss_mask")
 """Token columns that say which positions the loss covers."""
 _ROW_BYTES: Final = 512
 """Rows of fewer bytes than that on average are gathered by index: a slice of a row costs as much as so many bytes."""
+_WORD: Final = 8
+_STRETCHES: Final = 8
+"""In how many stretches a row's flags are looked for before the row is searched from its end."""
 
+_K = TypeVar("_K")
 Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
@@ -50,37 +55,64 @@ class Alignment:
         """Number of positions that are kept."""
         return int(self.splits[-1])
 
-    def take(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The kept values, ``[n_tokens]``, as a copy of their own; beyond a mask's last column it is not set.
+    def take(self, arrays: Mapping[_K, NDArray[Any]], memory: BytesIO | None = None) -> dict[_K, NDArray[Any]]:
+        """The kept values, ``[n_tokens]``, as copies in one piece of memory; beyond a mask's last column it is not set.
+
+        The interpreter is not given up while long rows are copied, so that nobody else is waited for.
 
         Args:
-            array: ``[B, width]`` or ``[B, full]``.
+            arrays: any key -> numbers or flags, ``[B, width]`` or ``[B, full]``.
+            memory: where the copies may go, at its present position; it cannot be written to while one of them is in use.
         """
-        begin = self.first + _offset(self, array)
-        lengths = np.diff(self.splits)
-        if (begin + lengths > array.shape[1]).any():
-            return self._gather(array)
-        if array.shape[1] and not array.strides[1]:
-            return np.repeat(array[:, 0], lengths)
-        if not _joins(array, self.n_tokens):
-            return self._gather(array)
-        rows = _bytes_of(array)
-        at = (np.arange(len(begin)) * array.strides[0] + begin * array.itemsize).tolist()
-        sizes = (lengths * array.itemsize).tolist()
-        joined = b"".join([rows[place : place + size] for place, size in zip(at, sizes, strict=True)])
-        return np.frombuffer(joined, array.dtype)
+        pieces: list[memoryview | bytes] = []
+        begins: dict[_K, int] = {}
+        taken: dict[_K, NDArray[Any]] = {}
+        stretches: dict[tuple[int, ...], list[slice] | None] = {}
+        size = 0
+        for name, array in arrays.items():
+            key = (array.shape[1], array.itemsize, *array.strides)
+            if key not in stretches:
+                stretches[key] = self._stretches(array)
+            found = stretches[key]
+            if found is None:
+                taken[name] = self._gather(array)
+                continue
+            rows = _bytes_of(array)
+            pieces += [rows[stretch] for stretch in found]
+            begins[name] = size
+            nbytes = self.n_tokens * array.itemsize
+            pieces.append(bytes(-nbytes % _WORD))
+            size += nbytes + -nbytes % _WORD
+        memory = memory or BytesIO()
+        origin = memory.tell()
+        memory.writelines(pieces)
+        copied = memory.getbuffer()
+        for name, begin in begins.items():
+            taken[name] = np.frombuffer(copied, arrays[name].dtype, self.n_tokens, origin + begin)
+        return taken
 
     def locate(self, index: int) -> tuple[int, int]:
         """Row and response position of a kept value."""
         row = int(np.searchsorted(self.splits, index, side="right")) - 1
         return row, int(self.first[row] + index - self.splits[row])
 
+    def _stretches(self, array: NDArray[Any]) -> list[slice] | None:
+        """Where the kept values of each row lie in the array's memory; None if rows are not contiguous, long and complete."""
+        begin, lengths = self.first + _offset(self, array), np.diff(self.splits)
+        rows, itemsize = len(array), array.itemsize
+        contiguous = array.strides[1] == itemsize and array.strides[0] >= 0
+        short = not rows or self.n_tokens * itemsize < rows * _ROW_BYTES
+        if not contiguous or short or (begin + lengths > array.shape[1]).any():
+            return None
+        at = np.arange(rows) * array.strides[0] + begin * itemsize
+        return [slice(*ends) for ends in zip(at.tolist(), (at + lengths * itemsize).tolist(), strict=True)]
+
     def _gather(self, array: NDArray[Any]) -> NDArray[Any]:
         row = np.repeat(np.arange(len(self.first)), np.diff(self.splits))
         at = np.arange(self.n_tokens) - (self.splits[:-1] - self.first - _offset(self, array))[row]
         inside = at < array.shape[1]
         if inside.all():
-            taken: NDArray[Any] = array[row, at]
+            taken: NDArray[Any] = array[:, 0][row] if array.shape[1] and not array.strides[1] else array[row, at]
             return taken
         found: NDArray[Any] = np.where(inside, array[row, np.minimum(at, array.shape[1] - 1)], np.zeros((), array.dtype))
         return found
@@ -121,15 +153,10 @@ def _offset(alignment: Alignment, array: NDArray[Any]) -> Ints:
     return alignment.start if array.shape[1] == alignment.full else np.zeros_like(alignment.start)
 
 
-def _joins(array: NDArray[Any], n_tokens: int) -> bool:
-    """Whether rows are contiguous, and long enough to be copied one by one."""
-    rows, itemsize = len(array), array.itemsize
-    contiguous = array.strides[1] == itemsize and array.strides[0] >= 0
-    return contiguous and rows > 0 and n_tokens * itemsize >= rows * _ROW_BYTES
-
-
 def _bytes_of(array: NDArray[Any]) -> memoryview:
     """The memory from the first to the last element of an array with contiguous rows."""
+    if array.flags.c_contiguous:
+        return memoryview(array).cast("B")  # type: ignore[arg-type] # numpy's arrays are buffers
     size = (len(array) - 1) * array.strides[0] // array.itemsize + array.shape[1]
     return as_strided(array, (size,), (array.itemsize,), writeable=False).view(np.uint8).data
 
@@ -262,10 +289,27 @@ def _ends(mask: Mask) -> tuple[Ints, Ints]:
         last = width - np.argmax(mask[:, ::-1], axis=1)
         some = mask[np.arange(batch), first]
         return np.where(some, first, 0), np.where(some, last, 0)
-    # A search from the end stops at the last flag; a reversed array would be copied first.
     rows = mask.tobytes()
-    last = np.array([rows.rfind(b"\1", at, at + width) + 1 - at for at in range(0, batch * width, width)], np.int64)
-    return first, np.maximum(last, 0)
+    last = [
+        _end(rows, at + begin, at + width) - at for at, begin in zip(range(0, batch * width, width), first.tolist(), strict=True)
+    ]
+    return first, np.maximum(np.array(last, np.int64), 0)
+
+
+def _end(flags: bytes, begin: int, end: int) -> int:
+    """One beyond the last flag that is set; ``begin`` where none is.
+
+    Most masks are few stretches, whose ends are found forwards, many bytes at a time; backwards goes byte by byte.
+    """
+    at = begin
+    for _ in range(_STRETCHES):
+        clear = flags.find(b"\0", at, end)
+        if clear < 0:
+            return end
+        at = flags.find(b"\1", clear, end)
+        if at < 0:
+            return clear
+    return flags.rfind(b"\1", begin, end) + 1
 
 
 def _by_length(width: int, first: Ints, last: Ints, lengths: NDArray[Any]) -> tuple[Ints, Ints]:

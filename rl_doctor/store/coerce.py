@@ -70,6 +70,8 @@ def _integers(array: NDArray[Any], column: Column, where: str, locate: Locate) -
     limits = np.iinfo(column.dtype)
     lowest = 0 if is_length(column) else int(limits.min)
     missing = MISSING_INT[column.dtype]
+    if array.dtype.kind != "f" and array.size and array.min() >= lowest and missing < array.min() and array.max() <= limits.max:
+        return array.astype(column.dtype, copy=False)
     unknown = np.isnan(array) if array.dtype.kind == "f" else array == missing
     known = np.where(unknown, 0, array)
     bad = (known < lowest) | (known > limits.max) | (known != np.floor(known) if array.dtype.kind == "f" else False)

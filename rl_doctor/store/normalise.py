@@ -14,10 +14,12 @@ from rl_doctor.errors import InputError
 from rl_doctor.store.aliases import ATTENTION_MASK
 from rl_doctor.store.alignment import Alignment, align
 from rl_doctor.store.coerce import Locate, coerce
-from rl_doctor.store.rows import Rows, is_token
+from rl_doctor.store.rows import Rows
 
 _PER_SEQUENCE: Final = frozenset({"advantage", "return", "is_weight", "ratio", "turn", "token_version"})
 """Token columns that trainers also hold as one value per sequence."""
+
+_WIDE: Final = frozenset({ATTENTION_MASK, *(column.name for column in schema.TOKEN_COLUMNS)})
 
 
 def normalise(columns: Mapping[str, ArrayLike], *, full_width: bool = False, where: str = "log_batch") -> Rows:
@@ -43,8 +45,7 @@ def normalise(columns: Mapping[str, ArrayLike], *, full_width: bool = False, whe
     if not padded.wide:
         return assemble(None, {}, padded.others, where)
     alignment = padded.align(full_width=full_width)
-    tokens = {name: alignment.take(array) for name, array in padded.wide.items()}
-    return assemble(alignment, tokens, padded.others, where)
+    return assemble(alignment, alignment.take(padded.wide), padded.others, where)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,7 +150,7 @@ def _coerced(name: str, values: ArrayLike, where: str, locate: Locate | None = N
 
 
 def _is_wide(name: str) -> bool:
-    return name == ATTENTION_MASK or is_token(name)
+    return name in _WIDE
 
 
 def _is_one_per_sequence(name: str, array: NDArray[Any]) -> bool:
