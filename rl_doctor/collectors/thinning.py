@@ -24,6 +24,8 @@ QUOTA: Final = 0.1
 _FLOOR_SHARE: Final = 0.02
 _FLOOR_BYTES: Final = 1 << 30
 _MEASURE_SECONDS: Final = 5.0
+_MEASURE_PAUSE: Final = 20.0
+"""The folder is measured again after that many seconds, and that many times as long as it took."""
 _SETTLE_SECONDS: Final = 30.0
 """How long the other ranks have to follow a plan before the next one."""
 _CLOSE_SECONDS: Final = 20.0
@@ -136,7 +138,7 @@ class Thinner:
         if time.monotonic() >= self._next_measure:
             started = time.monotonic()
             self._measure()
-            self._next_measure = time.monotonic() + max(_MEASURE_SECONDS, 20 * (time.monotonic() - started))
+            self._next_measure = time.monotonic() + max(_MEASURE_SECONDS, _MEASURE_PAUSE * (time.monotonic() - started))
 
     def _changed(self) -> bool:
         try:
@@ -183,7 +185,7 @@ class Thinner:
         over = f"the run's files take {_shown(total)}, its quota is {_shown(int(self._quota or 0))}"
         if plan.stage != before.stage:
             self._tell(
-                f"{over}: of the old generation batches up to step {plan.until} each {2**plan.stage}th keeps its tokens, beside "
+                f"{over}: of the old generation batches up to step {plan.until} 1 in {2**plan.stage} keeps its tokens, beside "
                 "the first, the newest and those with findings; rewards, lengths and metrics of all stay"
             )
         if plan.stopped and not before.stopped:
