@@ -263,7 +263,7 @@ class PolicyPasses(_Passes):
             "rollout_logprob": _aligned(experience.rollout_log_probs),
             # The loss does not look at the others, which hold what a running sum has left there.
             "advantage": _aligned(experience.advantages.where(mask, experience.advantages.new_zeros(()))),
-            "return": _aligned(experience.returns),
+            "returns": _aligned(experience.returns),
             "old_value": _aligned(experience.values),
             "entropy": None if entropy is None else _aligned(entropy[:, -width:]),
             "reward": experience.rewards,
@@ -301,7 +301,7 @@ class CriticPasses(_Passes):
         return {
             "value": _aligned(self._value),
             "old_value": _aligned(experience.values),
-            "return": _aligned(experience.returns),
+            "returns": _aligned(experience.returns),
             "reward": experience.rewards,
         }
 

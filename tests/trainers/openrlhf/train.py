@@ -131,6 +131,16 @@ def save_model(folder: str) -> str:
     return folder
 
 
+def shared_model(rank: int, ranks: int) -> str:
+    """Rank 0's model, which all ranks load."""
+    import torch.distributed as dist
+
+    found = [save_model(tempfile.mkdtemp()) if rank == 0 else ""]
+    if ranks > 1:
+        dist.broadcast_object_list(found, src=0)
+    return found[0]
+
+
 def optimizer_settings(settings: Any, of: Any) -> dict[str, Any]:
     return {
         "optim": "adam", "muon": {}, "lr_scheduler": "constant", "lr_warmup_ratio": 0.0, "min_lr_ratio": 0.1,
@@ -274,10 +284,10 @@ def main(options: dict[str, Any]) -> None:
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     settings = arguments({"actor.num_gpus_per_node": ranks, "critic.num_gpus_per_node": ranks, **options["args"]})
-    folder = tempfile.mkdtemp()
+    folder = shared_model(rank, ranks)
     plan = strategy(settings)
     torch.manual_seed(settings.train.seed)
-    groups, trained = models(settings, plan, save_model(folder))
+    groups, trained = models(settings, plan, folder)
     logged: list[dict[str, float]] = []
     if rank == 0:
         logged = drive(settings, plan, groups, options)
@@ -296,6 +306,8 @@ def main(options: dict[str, Any]) -> None:
             "rng": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(),
         }
         sys.stdout.write("RESULT " + json.dumps(result) + "\n")
+    if ranks > 1:
+        torch.distributed.barrier()
     shutil.rmtree(folder, ignore_errors=True)
 
 
