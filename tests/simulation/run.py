@@ -32,6 +32,7 @@ class SimulatedRun:
         dropped_steps: steps that the recorder counted as dropped.
         skipped_parts: part files that the reader left out.
         parts: into how many batches a step is split.
+        critic: passes of a critic recorded apart; there are none.
     """
 
     info: RunInfo
@@ -42,6 +43,7 @@ class SimulatedRun:
     dropped_steps: int = 0
     skipped_parts: tuple[str, ...] = ()
     parts: int = 1
+    critic: None = None
 
     @property
     def columns(self) -> Collection[str]:
