@@ -41,8 +41,10 @@ _DISTANT: Final = frozenset({*LOSSES, "kl_cov", "clip_cov"}) - {"gpg"}
 """Losses that log ``ppo_kl``."""
 _CLIPPED: Final = frozenset(LOSSES) - {"gpg", "dro", "reinforce"}
 """Losses that log what they clip."""
-_BOUNDED: Final = frozenset({"vanilla", "dppo_tv", "dppo_kl"})
+_CAPPED: Final = frozenset({"vanilla", "dppo_tv", "dppo_kl"})
 """Losses that need ``clip_ratio_c``."""
+_BOUNDED: Final = frozenset({*_CAPPED, "gspo", "cispo", "geo_mean"})
+"""Losses that need ``clip_ratio``."""
 
 
 def _applies(info: RunInfo) -> bool:
@@ -79,7 +81,7 @@ def verl(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
     found = list(verl_batch.keys(settings))
     if settings.substeps == 1:
         found += verl_batch.old_pass_keys(settings)
-        found += [] if settings.bypasses else verl_correction.keys(settings)
+        found += verl_correction.keys(settings)
         found += [*_policy_keys(settings), *_loss_keys(settings, columns), *critic_keys(settings)]
     return tuple(item for item in found if item.name in names)
 
@@ -93,13 +95,13 @@ def _policy_keys(settings: Settings) -> Iterator[Logged]:
         if mode != "kl_cov":
             others += other_estimators(lambda batch: terms(batch, settings).difference, "k1", "k1 reversed")
         yield _micro("actor/ppo_kl", None if mode == "kl_cov" else "policy.kl_old_k1", "nat", distance, RATIO, others)
-    if mode not in _CLIPPED:
+    if mode not in _CLIPPED or not _bounds_are_known(settings):
         return
     additive = mode != "gspo"
-    if mode not in _BOUNDED - {"vanilla"} or settings.dual_clip is not None:
+    if mode == "vanilla" or _cap_is_known(settings):
         clipped = derived(lambda batch: _flagged(terms(batch, settings), 0))
         yield _micro("actor/pg_clipfrac", "policy.clip_frac", "1", clipped, LOSSES[mode], other_means(clipped, additive=additive))
-    if mode not in _BOUNDED or settings.dual_clip is not None:
+    if _cap_is_known(settings):
         lower = derived(lambda batch: _flagged(terms(batch, settings), 1))
         metric = "policy.clip_frac_dual" if mode == "vanilla" else None
         yield _micro("actor/pg_clipfrac_lower", metric, "1", lower, LOSSES[mode], other_means(lower, additive=additive))
@@ -125,7 +127,7 @@ def _loss_keys(settings: Settings, columns: Collection[str]) -> Iterator[Logged]
     """What is aggregated as the loss is: the policy loss, the entropy, and the KL to the reference."""
     mode, aggregation = settings.loss_mode, settings.loss_agg
     weighted = ("is_weight",) if "is_weight" in columns and not settings.bypasses else ()
-    if mode == "geo_mean":
+    if mode == "geo_mean" and _bounds_are_known(settings):
         share = derived(lambda batch: _row_mean(terms(batch, settings)))
         needs = (*LOSSES[mode], *weighted)
         reduction = sums_by(MICROBATCH_OF_RANK, share, needs=needs, optional=("is_padding",))
@@ -150,11 +152,19 @@ def _loss_keys(settings: Settings, columns: Collection[str]) -> Iterator[Logged]
 
 def _loss_is_known(settings: Settings) -> bool:
     """Whether the constants of the policy loss are."""
-    if settings.loss_mode in _BOUNDED:
-        return settings.dual_clip is not None
     if settings.loss_mode == "sapo":
         return settings.tau_positive is not None and settings.tau_negative is not None
-    return settings.loss_mode != "dro" or settings.dro_beta is not None
+    if settings.loss_mode == "dro":
+        return settings.dro_beta is not None
+    return _bounds_are_known(settings) and _cap_is_known(settings)
+
+
+def _bounds_are_known(settings: Settings) -> bool:
+    return settings.loss_mode not in _BOUNDED or (settings.low is not None and settings.high is not None)
+
+
+def _cap_is_known(settings: Settings) -> bool:
+    return settings.loss_mode not in _CAPPED or settings.dual_clip is not None
 
 
 @derived

@@ -65,7 +65,7 @@ def before_rejection(batch: Batch) -> Batch:
     return replace(first, columns={**first.columns, "response_mask": wider.astype(np.bool_) | mask.astype(np.bool_)}, scratch={})
 
 
-def once(name: str, metric: str | None, unit: str, reduction: Reduction, entries: Reading) -> Logged:
+def once(name: str, metric: str | None, unit: str, reduction: Reduction, entries: Callable[[Any], Entries]) -> Logged:
     """A key that is logged once per step."""
     return Logged(name, metric, unit, reduction, entries, "step")
 
@@ -248,7 +248,7 @@ def _staleness(batch: Batch) -> Statistics:
 
 def old_pass_keys(settings: Settings) -> Iterator[Logged]:
     """What the driver logs of the old logprobs: their entropy, their distance from the engine, their KL to the reference."""
-    if settings.loss_agg is not None:
+    if settings.configured_agg is not None:
         entropy = whole(_entropies, "old_entropy", optional=(*_MASKS, "loss_mask", "response_length", "loss_scale_factor"))
         yield once("actor/entropy", "policy.entropy", "nat", entropy, _aggregated(settings))
     needs = ("old_logprob", "rollout_logprob")
@@ -257,6 +257,7 @@ def old_pass_keys(settings: Settings) -> Iterator[Logged]:
     yield once(f"{prefix}_mean", "mismatch.prob_abs", "1", distance, mean_of("difference"))
     yield once(f"{prefix}_max", "mismatch.prob_max", "1", distance, largest_of("difference"))
     yield once(f"{prefix}_std", None, "1", distance, deviation_of("difference", ddof=1))
+    yield once(f"{prefix}_valid", None, "1", distance, lambda found: entry(float(found["difference"].count > 0)))
     yield once("training/rollout_actor_probs_pearson_corr", "mismatch.prob_corr", "1", distance, _correlation)
     if settings.reward_kl_type is not None:
         penalty = whole(_penalty(settings.reward_kl_type), "old_logprob", "ref_logprob", optional=(*_MASKS, "loss_mask"))
@@ -299,7 +300,7 @@ def _aggregated(settings: Settings) -> Reading:
         "token-mean": mean_of("token"), "token-sum": summed, "seq-mean-token-sum": mean_of("sum"),
         "seq-mean-token-mean": mean_of("mean"), "seq-mean-token-sum-norm": norm,
     }  # fmt: skip
-    return reading.get(settings.loss_agg or "", lambda _: UNKNOWN)
+    return reading.get(settings.configured_agg or "", lambda _: UNKNOWN)
 
 
 def _probabilities(batch: Batch) -> Statistics:

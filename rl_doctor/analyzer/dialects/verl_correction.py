@@ -1,16 +1,17 @@
 """verl: how far the old policy is from the engine that sampled, and how rollout correction answers to it (``rollout_corr/*``).
 
-All of it is computed by the driver over a whole batch, with the mask from before any token is left out. Rows that only fill the
-batch have no token; statistics over rows count them with the value of an empty sum.
+The driver computes it over a whole batch, with the mask from before any token is left out; where the old policy is the engine's
+(bypass), the loss computes it per micro-batch, between the policy being trained and the engine. Rows that only fill the batch
+have no token; statistics over rows count them with the value of an empty sum.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,14 +20,13 @@ from rl_doctor.analyzer.derive import (
     derived,
     per_sequence_counts,
     per_sequence_sums,
-    segment_extremes,
+    restricted,
     selected,
-    selected_splits,
 )
-from rl_doctor.analyzer.dialects.registry import EPSILON32, TOLERANCE, Entries, Logged, entry
+from rl_doctor.analyzer.dialects.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, Logged, entry
+from rl_doctor.analyzer.dialects.stages import MICROBATCH_OF_RANK, certain, keyed_rows
 from rl_doctor.analyzer.dialects.statistics import (
     Reading,
-    Statistic,
     Statistics,
     deviation_of,
     largest_of,
@@ -35,61 +35,146 @@ from rl_doctor.analyzer.dialects.statistics import (
     of_tokens,
     smallest_of,
 )
-from rl_doctor.analyzer.dialects.verl_batch import CLAMP, before_rejection, first_pass, once, whole
+from rl_doctor.analyzer.dialects.verl_batch import CLAMP, before_rejection, once, whole
+from rl_doctor.analyzer.dialects.verl_rejection import NEAR, criteria, divergence, engine_difference, left_out, of_criterion
 from rl_doctor.analyzer.dialects.verl_settings import Correction, Settings
 from rl_doctor.analyzer.estimators import k3
+from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.store.batch import Batch
 
-_PREFIX: Final = "rollout_corr/"
 _NEEDS: Final = ("old_logprob", "rollout_logprob")
 _MASKS: Final = ("epoch", "is_padding", "response_mask", "loss_mask")
-_NEAR: Final = 8 * EPSILON32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """Where the numbers are computed.
+
+    Attributes:
+        prefix: what their names start with.
+        reduction: (prepared batch -> Statistics) -> what is folded.
+        reads: (name of a key, Reading) -> State -> Entries.
+        canonical: whether they correspond to canonical metrics.
+    """
+
+    prefix: str
+    reduction: Callable[[Callable[[Batch], Statistics]], Reduction]
+    reads: Callable[[str, Reading], Callable[[Any], Entries]]
+    canonical: bool
+
+    def keys(self, of: Mapping[str, Reading], reduction: Reduction) -> Iterator[Logged]:
+        """The keys of one reduction."""
+        for name, read in of.items():
+            metric = _CANONICAL.get(name) if self.canonical else None
+            shares = "fraction" in name or "chi2" in name or "_is_" in name or ("ppl" in name and "log" not in name)
+            yield once(self.prefix + name, metric, "1" if shares else "nat", reduction, self.reads(name, read))
 
 
 def keys(settings: Settings) -> Iterator[Logged]:
     """Distances, importance weights and rejections, as far as they are configured and known."""
-    yield from _distances()
+    scope = _IN_LOSS if settings.bypasses else _OF_DRIVER
+    yield from scope.keys(_DISTANCES, scope.reduction(_distance))
     correction = settings.correction
     if correction is None:
         return
     if correction.weights in {"token", "sequence"}:
-        yield from _weights(settings, correction)
+        yield from scope.keys(_weights(settings, correction), scope.reduction(partial(_weight, correction=correction)))
     if correction.rejection:
-        masks = whole(_left_out, "loss_mask", "response_mask", optional=("epoch", "is_padding"))
-        yield once(f"{_PREFIX}rollout_rs_masked_fraction", None, "1", masks, mean_of("tokens"))
-        yield once(f"{_PREFIX}rollout_rs_seq_masked_fraction", None, "1", masks, mean_of("rows"))
+        if not settings.bypasses:
+            masks = whole(left_out, "loss_mask", "response_mask", optional=("epoch", "is_padding"))
+            of = {"rollout_rs_masked_fraction": mean_of("tokens"), "rollout_rs_seq_masked_fraction": mean_of("rows")}
+            yield from scope.keys(of, masks)
         for criterion in criteria(correction):
-            yield from _criterion(criterion)
+            yield from scope.keys(of_criterion(criterion), scope.reduction(partial(divergence, criterion=criterion)))
 
 
-def _difference(batch: Batch) -> Floats:
-    """Old logprob minus the engine's, ``[n_selected]``."""
-    return selected(batch, "old_logprob") - selected(batch, "rollout_logprob")
+@dataclass(frozen=True, slots=True)
+class _ByMicroBatch:
+    """``Statistics`` per micro-batch of each rank."""
+
+    groups: Mapping[tuple[int, ...], Statistics]
+
+    @property
+    def count(self) -> int:
+        """Number of items."""
+        return sum(item.count for item in self.groups.values())
+
+    def __add__(self, other: _ByMicroBatch, /) -> _ByMicroBatch:
+        merged = dict(self.groups)
+        for key, item in other.groups.items():
+            merged[key] = merged[key] + item if key in merged else item
+        return _ByMicroBatch(merged)
+
+
+@derived
+def _micro_batches(batch: Batch) -> list[tuple[tuple[int, ...], Batch]]:
+    """Each micro-batch apart: what the loss compares are the policy being trained and the engine's logprobs as old ones."""
+    names = ("response_mask", "is_padding", "logprob", "old_logprob")
+    found = []
+    for key, rows in keyed_rows(batch, MICROBATCH_OF_RANK):
+        flags = np.zeros(batch.n_sequences, np.bool_)
+        flags[rows] = True
+        part = restricted(batch, flags, names)
+        compared = {"old_logprob": part.columns["logprob"], "rollout_logprob": part.columns["old_logprob"]}
+        found.append((key, replace(part, columns={**part.columns, **compared}, scratch={})))
+    return found
+
+
+def _in_loss(of: Callable[[Batch], Statistics]) -> Reduction:
+    def folded(batch: Batch) -> _ByMicroBatch:
+        return _ByMicroBatch({key: of(part) for key, part in _micro_batches(batch)})
+
+    needs = ("microbatch", "logprob", "old_logprob")
+    return Reduction(folded, _ByMicroBatch({}), needs, (*MICROBATCH_OF_RANK, "is_padding", "response_mask"), "token")
+
+
+def _mean_of_micro_batches(name: str, read: Reading) -> Callable[[_ByMicroBatch], Entries]:
+    """The plain mean over micro-batches and ranks; over mini-batches the mean, or what the key's name says."""
+    ends = max if "max" in name else min if "min" in name else None
+
+    def entries(state: _ByMicroBatch) -> Entries:
+        minis: dict[tuple[int, ...], list[Entries]] = {}
+        for key, item in state.groups.items():
+            minis.setdefault(key[1:-1], []).append(read(item))
+        found = []
+        for parts in minis.values():
+            if any(part.number != 1 for part in parts):
+                return UNKNOWN
+            whole_mini = sum(parts, Entries())
+            found.append(certain(whole_mini.total / len(parts), whole_mini.tolerance / len(parts)))
+        if ends is None:
+            return sum(found, Entries())
+        return certain(ends(item.total for item in found), max(item.tolerance for item in found))
+
+    return entries
+
+
+_OF_DRIVER: Final = Scope(
+    "rollout_corr/", lambda of: whole(lambda batch: of(before_rejection(batch)), *_NEEDS, optional=_MASKS), lambda _, read: read,
+    canonical=True,
+)  # fmt: skip
+_IN_LOSS: Final = Scope("actor/rollout_corr/", _in_loss, _mean_of_micro_batches, canonical=False)
 
 
 def _row_means(batch: Batch, values: Floats) -> Floats:
     return per_sequence_sums(batch, values) / np.maximum(per_sequence_counts(batch), 1)
 
 
-def _distances() -> Iterator[Logged]:
-    reduction = whole(_distance, *_NEEDS, optional=_MASKS)
-    of: dict[str, Reading] = {
+_DISTANCES: Final[Mapping[str, Reading]] = {
+    **{
         name: mean_of(name)
         for name in (
             "training_ppl", "training_log_ppl", "rollout_ppl", "rollout_log_ppl", "kl", "k3_kl", "log_ppl_diff",
             "log_ppl_abs_diff", "ppl_ratio",
         )
-    }  # fmt: skip
-    of |= {"chi2_token": mean_of("chi2_token", -1.0), "chi2_seq": mean_of("chi2_seq", -1.0)}
-    of |= {"log_ppl_diff_max": largest_of("log_ppl_diff"), "log_ppl_diff_min": smallest_of("log_ppl_diff")}
-    canonical = {"kl": "mismatch.k1", "k3_kl": "mismatch.k3"}
-    for name, read in of.items():
-        unit = "1" if "chi2" in name or ("ppl" in name and "log" not in name) else "nat"
-        yield once(_PREFIX + name, canonical.get(name), unit, reduction, read)
+    },
+    "chi2_token": mean_of("chi2_token", -1.0), "chi2_seq": mean_of("chi2_seq", -1.0),
+    "log_ppl_diff_max": largest_of("log_ppl_diff"), "log_ppl_diff_min": smallest_of("log_ppl_diff"),
+}  # fmt: skip
+_CANONICAL: Final = {"kl": "mismatch.k1", "k3_kl": "mismatch.k3", "rollout_is_mean": "mismatch.is_weight_mean"}
 
 
-def _distance(batch: Batch) -> Statistics:
-    before = before_rejection(batch)
+def _distance(before: Batch) -> Statistics:
     trained, sampled = selected(before, "old_logprob"), selected(before, "rollout_logprob")
     ahead = trained - sampled
     size = np.abs(trained) + np.abs(sampled)
@@ -115,9 +200,8 @@ def _distance(batch: Batch) -> Statistics:
     )
 
 
-def _weights(settings: Settings, correction: Correction) -> Iterator[Logged]:
+def _weights(settings: Settings, correction: Correction) -> dict[str, Reading]:
     """The importance weights before they are normalised."""
-    reduction = whole(partial(_weight, correction=correction), *_NEEDS, optional=_MASKS)
     whole_rows = correction.weights == "sequence"
     fraction = "raw_seq" if settings.nine else "seq"
     of: dict[str, Reading] = {
@@ -140,22 +224,19 @@ def _weights(settings: Settings, correction: Correction) -> Iterator[Logged]:
         of["oob_ratio"] = mean_of("outside")
     if correction.normalised:
         of["batch_norm_factor"] = mean_of("filled_seq" if whole_rows else "weight")
-    for name, read in of.items():
-        metric = "mismatch.is_weight_mean" if name == "mean" else None
-        yield once(f"{_PREFIX}rollout_is_{name}", metric, "1", reduction, read)
+    return {f"rollout_is_{name}": read for name, read in of.items()}
 
 
-def _weight(batch: Batch, correction: Correction) -> Statistics:
-    before = before_rejection(batch)
+def _weight(before: Batch, correction: Correction) -> Statistics:
     counts = per_sequence_counts(before)
-    logarithm, rounding = _difference(before), np.abs(_difference(before))
+    logarithm, rounding = engine_difference(before), np.abs(engine_difference(before))
     row_sums, row_rounding = per_sequence_sums(before, logarithm), per_sequence_sums(before, rounding)
     if correction.weights == "sequence":
         logarithm, rounding = np.repeat(row_sums, counts), np.repeat(row_rounding, counts)
     raw = np.exp(np.clip(logarithm, -CLAMP, CLAMP))
     upper = correction.upper
     lower = 1.0 / upper if correction.lower is None else correction.lower
-    slack = _NEAR * (1.0 + rounding)
+    slack = NEAR * (1.0 + rounding)
     near_high, near_low = (np.abs(raw / bound - 1.0) < slack for bound in (upper, lower))
     high, low = raw > upper, raw < lower
     outside = high | low
@@ -163,8 +244,8 @@ def _weight(batch: Batch, correction: Correction) -> Statistics:
     lost = np.where(near_high | near_low, raw, 0.0) if correction.drops else np.zeros(raw.size)
     size = weight * (1.0 + EPSILON32 / TOLERANCE * rounding)
     rows, raw_rows = _row_means(before, weight), _row_means(before, raw)
-    row_slack = _NEAR * (1.0 + _row_means(before, rounding))
-    row_near = _NEAR * (1.0 + row_rounding)
+    row_slack = NEAR * (1.0 + _row_means(before, rounding))
+    row_near = NEAR * (1.0 + row_rounding)
     row_size = _row_means(before, size)
     found = {
         "weight": of_tokens(before, weight, size, lost),
@@ -202,117 +283,3 @@ def _effective(found: Statistics) -> Entries:
         return Entries()
     value = item.mean**2 / item.square
     return entry(value, 4 * TOLERANCE * value * max(item.size / item.mean, 1.0) + 2.0 * item.slack / item.mean)
-
-
-def _left_out(batch: Batch) -> Statistics:
-    """Share of tokens that were left out, and of rows of which some were."""
-    before, after = before_rejection(batch), first_pass(batch)
-    counts = per_sequence_counts(before)
-    gone = counts - per_sequence_counts(after)
-    share = np.repeat(gone / np.maximum(counts, 1), counts)
-    return Statistics({"tokens": of_tokens(before, share), "rows": of_rows((gone > 0).astype(np.float64))})
-
-
-@dataclass(frozen=True, slots=True)
-class Criterion:
-    """One criterion for leaving tokens out: a KL estimate per token, or its sum, mean or maximum over the sequence."""
-
-    name: str
-    over: str
-    kind: str
-    lower: float | None
-    upper: float
-
-
-def criteria(correction: Correction) -> tuple[Criterion, ...]:
-    """The configured criteria; none where the thresholds are not understood. Those of k1 bound the ratio, not its logarithm."""
-    names = list(dict.fromkeys(part.strip() for part in (correction.rejection or "").split(",") if part.strip()))
-    given = [part.strip() for part in (correction.thresholds or "").split(",") if part.strip()]
-    if len(given) == 1:
-        given *= len(names)
-    if len(given) != len(names):
-        return ()
-    found = []
-    for name, threshold in zip(names, given, strict=True):
-        over, _, kind = name.rpartition("_")
-        try:
-            numbers = [float(part) for part in threshold.split("_")]
-        except ValueError:
-            return ()
-        if kind == "k1":
-            low, high = (1.0 / numbers[0], numbers[0]) if len(numbers) == 1 else numbers[:2]
-            found.append(Criterion(name, over, kind, math.log(low), math.log(high)))
-        else:
-            found.append(Criterion(name, over, kind, None, numbers[0]))
-    return tuple(found)
-
-
-def _criterion(criterion: Criterion) -> Iterator[Logged]:
-    reduction = whole(partial(_divergence, criterion=criterion), *_NEEDS, optional=_MASKS)
-    ends = "token" if criterion.over == "token" else "row"
-    of: dict[str, Reading] = {
-        "mean": mean_of("token"), "max": largest_of(ends), "min": smallest_of(ends), "fraction_high": mean_of(f"{ends}_high"),
-        "fraction_low": mean_of(f"{ends}_low"), "std": deviation_of("bounded", ddof=0), "seq_mean": mean_of("row"),
-        "seq_std": deviation_of("row", ddof=1), "seq_max": largest_of("row"), "seq_min": smallest_of("row"),
-        "seq_max_deviation": largest_of("row_size"), "seq_fraction_high": mean_of("row_high"),
-        "masked_fraction": mean_of("token_out"), "seq_masked_fraction": mean_of("row_out"),
-    }  # fmt: skip
-    if criterion.kind == "k1":
-        of["seq_fraction_low"] = mean_of("row_low")
-    for name, read in of.items():
-        yield once(f"{_PREFIX}rollout_rs_{criterion.name}_{name}", None, "nat" if "frac" not in name else "1", reduction, read)
-
-
-@derived
-def _estimates(batch: Batch) -> dict[str, tuple[Floats, Floats]]:
-    """The three estimates per token ``[n_selected]``, each with the size of its summands."""
-    x = np.clip(_difference(batch), -CLAMP, CLAMP)
-    size = np.abs(x)
-    third = k3(x)
-    return {
-        "k1": (-x, size),
-        "k2": (0.5 * x * x, 0.5 * x * x),
-        "k3": (third, third + EPSILON32 / TOLERANCE * (np.exp(x) + size + 1.0)),
-    }
-
-
-def _divergence(batch: Batch, criterion: Criterion) -> Statistics:
-    before = before_rejection(batch)
-    counts = per_sequence_counts(before)
-    filled = counts > 0
-    values, size = _estimates(before)[criterion.kind]
-    sums, sizes = per_sequence_sums(before, values), per_sequence_sums(before, size)
-    if criterion.over == "seq_max":
-        _, highest = segment_extremes(values, selected_splits(before))
-        rows, row_size = np.where(filled, highest, 0.0), np.where(filled, np.abs(highest), 0.0)
-    elif criterion.over == "seq_sum":
-        rows, row_size = sums, sizes
-    else:
-        rows, row_size = sums / np.maximum(counts, 1), sizes / np.maximum(counts, 1)
-    if criterion.over != "token":
-        values, size = np.repeat(rows, counts), np.repeat(row_size, counts)
-    lower = -math.inf if criterion.lower is None else criterion.lower
-    found: dict[str, Statistic] = {}
-    for name, item, slack, make in (
-        ("token", values, _NEAR * (1.0 + size), partial(of_tokens, before)),
-        ("row", rows[filled], _NEAR * (1.0 + row_size[filled]), of_rows),
-    ):
-        near_high, near_low = np.abs(item - criterion.upper) < slack, np.abs(item - lower) < slack
-        found[f"{name}_high"] = make((item > criterion.upper) * 1.0, None, near_high)
-        found[f"{name}_low"] = make((item < lower) * 1.0, None, near_low)
-    out = (values > criterion.upper) | (values < lower)
-    near = np.abs(values - criterion.upper) < _NEAR * (1.0 + size)
-    near |= np.abs(values - lower) < _NEAR * (1.0 + size)
-    any_out = per_sequence_sums(before, out)[filled] > 0
-    any_near = per_sequence_sums(before, near)[filled] > 0
-    return Statistics(
-        {
-            **found,
-            "token": of_tokens(before, values, size),
-            "bounded": of_tokens(before, np.clip(values, max(lower, 0.0) if criterion.lower is None else lower, criterion.upper)),
-            "row": of_rows(rows[filled], row_size[filled]),
-            "row_size": of_rows(np.abs(rows[filled]), row_size[filled]),
-            "token_out": of_tokens(before, out * 1.0, None, near),
-            "row_out": of_rows(any_out * 1.0, None, any_near),
-        }
-    )

@@ -25,17 +25,12 @@ _UNCLAMPED: Final = frozenset({"gspo", "clip_cov", "kl_cov", "geo_mean", "dro", 
 
 RATIO: Final = ("logprob", "old_logprob")
 LOSSES: Final[Mapping[str, tuple[str, ...]]] = {
-    "vanilla": (*RATIO, "advantage", "config.clip_low", "config.clip_high"),
-    "gspo": (*RATIO, "advantage", "config.clip_low", "config.clip_high"),
-    "dppo_tv": (*RATIO, "advantage", "config.clip_low", "config.clip_high"),
-    "dppo_kl": (*RATIO, "advantage", "config.clip_low", "config.clip_high"),
-    "cispo": (*RATIO, "advantage", "config.clip_low", "config.clip_high"),
-    "geo_mean": (*RATIO, "advantage", "config.clip_low", "config.clip_high"),
-    "sapo": (*RATIO, "advantage"),
-    "dro": (*RATIO, "advantage"),
+    **dict.fromkeys(
+        ("vanilla", "gspo", "dppo_tv", "dppo_kl", "cispo", "geo_mean", "sapo", "dro"), (*RATIO, "advantage")
+    ),
     "gpg": ("logprob", "advantage"),
     "reinforce": ("logprob", "advantage"),
-}
+}  # fmt: skip
 """Losses that can be recomputed from what is recorded, each with what it needs."""
 
 

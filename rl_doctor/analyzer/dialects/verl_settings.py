@@ -83,8 +83,8 @@ class Settings:
             loss_mode=mode,
             loss_agg=aggregation,
             configured_agg=configured,
-            low=config.clip_low,
-            high=config.clip_high,
+            low=_bound(native, "low", config.clip_low),
+            high=_bound(native, "high", config.clip_high),
             dual_clip=_number(_at(native, f"{_ACTOR}.clip_ratio_c"), config.dual_clip),
             kl_type=_estimator(in_loss),
             reward_kl_type=_estimator(in_reward),
@@ -111,6 +111,12 @@ def _loss_mode(info: RunInfo, native: Mapping[str, Any]) -> str:
     algorithm = (info.algorithm or "").lower()
     named = _at(native, f"{_ACTOR}.policy_loss.loss_mode") or native.get("loss_mode")
     return str(named or (algorithm if algorithm in {"gspo", "cispo", "sapo", "gpg"} else "vanilla"))
+
+
+def _bound(native: Mapping[str, Any], side: str, otherwise: float | None) -> float | None:
+    """One side of the clip range, or of what the loss bounds instead of the ratio."""
+    both = _number(_at(native, f"{_ACTOR}.clip_ratio"), otherwise)
+    return _number(_at(native, f"{_ACTOR}.clip_ratio_{side}"), both)
 
 
 def _substeps(native: Mapping[str, Any]) -> int:
