@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from rl_doctor.collectors.device import DeviceCopier, is_on_cuda
 from rl_doctor.collectors.memory import Memory
-from rl_doctor.collectors.snapshot import Bits, is_plain, is_tensor, local, member, size_of, snapshot, to_array, view_of
+from rl_doctor.collectors.snapshot import Bits, is_plain, local, member, size_of, snapshot, to_array, view_of
 from rl_doctor.store.aliases import ATTENTION_MASK
-from rl_doctor.store.alignment import Alignment
-from rl_doctor.store.normalise import Padded, assemble, normalise
-from rl_doctor.store.rows import Rows, is_token
+from rl_doctor.store.alignment import Alignment, align
+from rl_doctor.store.normalise import PER_SEQUENCE, WIDE, assemble, normalise
+from rl_doctor.store.rows import Rows
 
+_LENGTHS: Final = ("prompt_length", "response_length")
 _SHORT_ROW: Final = 128
 _SPARSE: Final = 4
 """Rows that keep fewer tokens than that on average are copied with their padding, if that is not so many times as much."""
@@ -119,59 +120,74 @@ class Plan:
         return self._alignment.n_tokens * _numbers(view).itemsize
 
     def _cut(self, *, full_width: bool) -> Alignment | None:
-        """Find out what is kept of the rows, from host memory alone; None to copy the columns as they are."""
-        views = {name: view_of(value) for name, value in self._columns.items() if is_token(name) or name == ATTENTION_MASK}
-        lengths: dict[str, Any] = {
-            name: self._columns[name] for name in ("prompt_length", "response_length") if name in self._columns
-        }
-        if any(not _is_numeric(view) for view in views.values()) or any(
-            is_tensor(v) and view_of(v) is None for v in lengths.values()
-        ):
+        """Find out what is kept of the rows, from host memory alone.
+
+        None to copy the columns as they are, also where they do not fit together: then the writer finds out, and says so.
+        """
+        views = {name: view_of(value) for name, value in self._columns.items() if name in WIDE}
+        wide = {name: view for name, view in views.items() if not (name in PER_SEQUENCE and _is_single(view))}
+        numbers = {name: _numbers(view) for name, view in wide.items() if view is not None}
+        batch = next((len(array) for array in numbers.values()), 0)
+        fit = all(array.dtype.kind in "biuf" and array.ndim == 2 and len(array) == batch for array in numbers.values())
+        lengths = {name: _lengths(self._columns[name], batch) for name in _LENGTHS if name in self._columns}
+        if not numbers or len(numbers) < len(wide) or not fit or any(array is None for array in lengths.values()):
             return None
-        numbers = {name: _numbers(view) for name, view in views.items() if view is not None}
-        if any(isinstance(view, Bits) for view in views.values()) and _values_tell(numbers, lengths):
+        prompt, response = (lengths.get(name) for name in _LENGTHS)
+        bits = any(isinstance(view, Bits) for view in wide.values())
+        if bits and _values_tell(numbers, prompt, response):
             return None
-        padded = Padded.of({**numbers, **{name: to_array(snapshot(value)) for name, value in lengths.items()}}, "log_batch")
-        if not padded.wide:
+        alignment = align(numbers, prompt, response, full_width=full_width, where="log_batch")
+        if alignment.n_tokens < batch * _SHORT_ROW and batch * alignment.width <= _SPARSE * alignment.n_tokens:
             return None
-        alignment = padded.align(full_width=full_width)
-        rows = len(alignment.first)
-        if alignment.n_tokens < rows * _SHORT_ROW and rows * alignment.width <= _SPARSE * alignment.n_tokens:
-            return None
-        self._wide = {name: view for name, view in views.items() if name in padded.wide and view is not None}
+        self._wide = {name: view for name, view in wide.items() if view is not None}
         return alignment
 
 
-def _values_tell(wide: Mapping[str, NDArray[Any]], lengths: Mapping[str, Any]) -> bool:
+def _values_tell(wide: Mapping[str, NDArray[Any]], prompt: NDArray[Any] | None, response: NDArray[Any] | None) -> bool:
     """Whether it may take the values of the columns, not only masks, to tell where the prompt ends."""
-    one_width = len({array.shape[-1:] for array in wide.values()}) == 1
-    return one_width and ATTENTION_MASK in wide and "prompt_length" in lengths and "response_length" not in lengths
+    one_width = len({array.shape[1] for array in wide.values()}) == 1
+    return one_width and ATTENTION_MASK in wide and prompt is not None and response is None
 
 
 def copy_values(values: Mapping[str, Any], device: DeviceCopier) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """Snapshots of values, and the events after which they may be read."""
-    members = [item for value in values.values() for item in (value if _is_mixed(value) else (value,))]
-    on_device = {id(value): value for value in members if is_on_cuda(value)}
-    hosts, events = device.copy(list(on_device.values())) if on_device else ([], ())
+    on_device = {id(value): value for value in _members(values) if is_on_cuda(value)}
+    if not on_device:
+        return {name: snapshot(value) for name, value in values.items()}, ()
+    hosts, events = device.copy(list(on_device.values()))
     copied = dict(zip(on_device, hosts, strict=True))
 
     def taken(value: Any) -> Any:
         if id(value) in copied:
             return copied[id(value)]
-        if copied and _is_mixed(value):
+        if isinstance(value, (list, tuple)):
             return [copied[id(item)] if id(item) in copied else member(item) for item in value]
         return snapshot(value)
 
     return {name: taken(value) for name, value in values.items()}, events
 
 
-def _is_mixed(value: Any) -> bool:
-    """Whether it is a list that may hold tensors."""
-    return isinstance(value, (list, tuple)) and not is_plain(value)
+def _members(values: Mapping[str, Any]) -> Iterator[Any]:
+    """The values, and those that lists hold."""
+    for value in values.values():
+        if not isinstance(value, (list, tuple)):
+            yield value
+        elif not is_plain(value):
+            yield from value
 
 
-def _is_numeric(view: NDArray[Any] | Bits | None) -> bool:
-    return isinstance(view, Bits) or (view is not None and view.dtype.kind in "biuf")
+def _is_single(view: NDArray[Any] | Bits | None) -> bool:
+    """Whether it has one value per sequence."""
+    shape = () if view is None else _numbers(view).shape
+    return len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
+
+
+def _lengths(value: Any, batch: int) -> NDArray[Any] | None:
+    """Lengths as an array ``[batch]``; None where they are not as they should be."""
+    view = np.asarray(value) if isinstance(value, (list, tuple)) and is_plain(value) else view_of(value)
+    if not isinstance(view, np.ndarray) or view.dtype.kind not in "iu" or view.shape != (batch,) or view.min(initial=0) < 0:
+        return None
+    return view
 
 
 def _numbers(view: NDArray[Any] | Bits) -> NDArray[Any]:

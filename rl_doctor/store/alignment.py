@@ -165,21 +165,15 @@ def _layout(
     wide: Mapping[str, NDArray[Any]], prompt: NDArray[Any] | None, response: NDArray[Any] | None, *, full_width: bool, where: str
 ) -> tuple[int, int | None, Ints]:
     """Response width, full width, and where responses begin in columns of full width."""
-    shapes = {name: array.shape for name, array in wide.items()}
-    masks = (ATTENTION_MASK, *MASKS)
-    tensors = {array.shape[1] for name, array in wide.items() if name not in masks and name != "token_id"}
-    tensors = tensors or {array.shape[1] for name, array in wide.items() if name not in masks}
-    widths = {shape[1] for shape in shapes.values()}
     batch = next(iter(wide.values())).shape[0]
-    shown = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+    widths = {array.shape[1] for array in wide.values()}
     attention = wide.get(ATTENTION_MASK)
-    if len(tensors) > 1 or len(widths) > 2:
-        raise InputError(f"{where}: token columns of different widths ({shown}); pass all response-wide")
     if len(widths) == 1:
         width = widths.pop()
         if not full_width and not _covers_prompt(wide, prompt, response):
             return width, None, np.zeros(batch, np.int64)
         if prompt is None:
+            shown = _shapes(wide)
             raise InputError(f"{where}: columns cover prompt and response ({shown}); pass prompt_length to tell them apart")
         lead = np.argmax(attention, axis=1) if attention is not None and width else np.zeros(batch, np.int64)
         start = lead + prompt.astype(np.int64)
@@ -187,15 +181,24 @@ def _layout(
             at = int(np.argmax((prompt < 0) | (start > width)))
             raise InputError(f"{where}: prompt_length is {prompt[at]} in row {at} of columns {width} wide; it does not fit")
         return width, width, start
+    masks = (ATTENTION_MASK, *MASKS)
+    tensors = {array.shape[1] for name, array in wide.items() if name not in masks and name != "token_id"}
+    tensors = tensors or {array.shape[1] for name, array in wide.items() if name not in masks}
+    if len(tensors) > 1 or len(widths) > 2:
+        raise InputError(f"{where}: token columns of different widths ({_shapes(wide)}); pass all response-wide")
     full = max(widths)
     width = tensors.pop() if tensors else min(widths)
     certain = None if prompt is None or width == full else _certain_start(attention, prompt, full, width)
     if certain is None:
         raise InputError(
-            f"{where}: cannot align {shown} for certain"
+            f"{where}: cannot align {_shapes(wide)} for certain"
             f"{'' if prompt is not None else ' without prompt_length'}; pass masks as wide as the other columns ({width})"
         )
     return width, full, certain
+
+
+def _shapes(wide: Mapping[str, NDArray[Any]]) -> str:
+    return ", ".join(f"{name} {list(array.shape)}" for name, array in wide.items())
 
 
 def _covers_prompt(wide: Mapping[str, NDArray[Any]], prompt: NDArray[Any] | None, response: NDArray[Any] | None) -> bool:
@@ -262,54 +265,49 @@ def _span(masks: Mapping[str, Mask], width: int, room: Ints, lengths: NDArray[An
     """First kept position and number of kept positions of each row."""
     if not masks and lengths is None:
         return np.zeros_like(room), room
-    first, last = np.full_like(room, width), np.zeros_like(room)
-    for mask in masks.values():
+    first, last = _ends(next(iter(masks.values()))) if masks else (np.full_like(room, width), np.zeros_like(room))
+    for mask in list(masks.values())[1:]:
         begin, end = _ends(mask)
-        some = end > begin
-        first[some] = np.minimum(first, begin)[some]
-        last = np.maximum(last, end)
+        first, last = np.minimum(first, begin), np.maximum(last, end)
     if ATTENTION_MASK not in masks and lengths is not None:
         begin, end = _by_length(width, first, last, lengths)
         end = np.minimum(end, room)
         some = end > begin
-        first[some] = np.minimum(first, begin)[some]
-        last[some] = np.maximum(last, end)[some]
-    empty = last <= first
-    first[empty] = last[empty] = 0
-    return first, last - first
+        first, last = np.minimum(first, np.where(some, begin, width)), np.maximum(last, np.where(some, end, 0))
+    length = np.maximum(last - first, 0)
+    return np.where(length, first, 0), length
 
 
 def _ends(mask: Mask) -> tuple[Ints, Ints]:
-    """First position that is set and one beyond the last, for each row; 0 and 0 where none is."""
+    """First position that is set and one beyond the last, for each row; the width and 0 where none is."""
     batch, width = mask.shape
     if not batch or not width:
-        return np.zeros(batch, np.int64), np.zeros(batch, np.int64)
+        return np.full(batch, width), np.zeros(batch, np.int64)
     first = np.argmax(mask, axis=1)
+    some = mask[np.arange(batch), first]
     if width < _ROW_BYTES:
         last = width - np.argmax(mask[:, ::-1], axis=1)
-        some = mask[np.arange(batch), first]
-        return np.where(some, first, 0), np.where(some, last, 0)
-    rows = mask.tobytes()
-    last = [
-        _end(rows, at + begin, at + width) - at for at, begin in zip(range(0, batch * width, width), first.tolist(), strict=True)
-    ]
-    return first, np.maximum(np.array(last, np.int64), 0)
+    else:
+        rows = _bytes_of(mask if mask.flags.c_contiguous else np.ascontiguousarray(mask))
+        starts = range(0, mask.size, width)
+        last = first + [_end(rows[at + begin : at + width].tobytes()) for at, begin in zip(starts, first.tolist(), strict=True)]
+    return np.where(some, first, width), np.where(some, last, 0)
 
 
-def _end(flags: bytes, begin: int, end: int) -> int:
-    """One beyond the last flag that is set; ``begin`` where none is.
+def _end(flags: bytes) -> int:
+    """One beyond the last flag that is set; 0 where none is.
 
     Most masks are few stretches, whose ends are found forwards, many bytes at a time; backwards goes byte by byte.
     """
-    at = begin
+    at = 0
     for _ in range(_STRETCHES):
-        clear = flags.find(b"\0", at, end)
+        clear = flags.find(b"\0", at)
         if clear < 0:
-            return end
-        at = flags.find(b"\1", clear, end)
+            return len(flags)
+        at = flags.find(b"\1", clear)
         if at < 0:
             return clear
-    return flags.rfind(b"\1", begin, end) + 1
+    return flags.rfind(b"\1") + 1
 
 
 def _by_length(width: int, first: Ints, last: Ints, lengths: NDArray[Any]) -> tuple[Ints, Ints]:

@@ -16,10 +16,11 @@ from rl_doctor.store.alignment import Alignment, align
 from rl_doctor.store.coerce import Locate, coerce
 from rl_doctor.store.rows import Rows
 
-_PER_SEQUENCE: Final = frozenset({"advantage", "return", "is_weight", "ratio", "turn", "token_version"})
+PER_SEQUENCE: Final = frozenset({"advantage", "return", "is_weight", "ratio", "turn", "token_version"})
 """Token columns that trainers also hold as one value per sequence."""
 
-_WIDE: Final = frozenset({ATTENTION_MASK, *(column.name for column in schema.TOKEN_COLUMNS)})
+WIDE: Final = frozenset({ATTENTION_MASK, *(column.name for column in schema.TOKEN_COLUMNS)})
+"""Columns that have one value per token."""
 
 
 def normalise(columns: Mapping[str, ArrayLike], *, full_width: bool = False, where: str = "log_batch") -> Rows:
@@ -150,11 +151,11 @@ def _coerced(name: str, values: ArrayLike, where: str, locate: Locate | None = N
 
 
 def _is_wide(name: str) -> bool:
-    return name in _WIDE
+    return name in WIDE
 
 
 def _is_one_per_sequence(name: str, array: NDArray[Any]) -> bool:
-    return name in _PER_SEQUENCE and (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1))
+    return name in PER_SEQUENCE and (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1))
 
 
 def _batch_size(shapes: Mapping[str, tuple[int, ...]], where: str) -> int:
