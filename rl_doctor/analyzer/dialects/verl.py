@@ -7,7 +7,7 @@ whole mini-batches with a normaliser of the mini-batch. Statistics of the batch 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Final
 
@@ -16,7 +16,7 @@ import numpy as np
 from rl_doctor.analyzer.derive import Floats, column_sums, derived, per_sequence_sums, selected
 from rl_doctor.analyzer.dialects import verl_batch, verl_correction
 from rl_doctor.analyzer.dialects.hypotheses import Part, other_estimators, other_means, parted
-from rl_doctor.analyzer.dialects.registry import Logged, at_least, dialect
+from rl_doctor.analyzer.dialects.registry import Entries, Hypothesis, Logged, at_least, dialect
 from rl_doctor.analyzer.dialects.stages import (
     MICROBATCH_OF_RANK,
     MINIBATCH,
@@ -27,7 +27,7 @@ from rl_doctor.analyzer.dialects.stages import (
     sums_by,
     token_shares,
 )
-from rl_doctor.analyzer.dialects.verl_aggregation import AGGREGATIONS, mini, sums_of_means
+from rl_doctor.analyzer.dialects.verl_aggregation import AGGREGATIONS, READ, Rows, aggregated, each, mini, sums_of_means
 from rl_doctor.analyzer.dialects.verl_critic import keys as critic_keys
 from rl_doctor.analyzer.dialects.verl_losses import LOSSES, RATIO, Terms, geometric_mean_loss, terms
 from rl_doctor.analyzer.dialects.verl_settings import Settings
@@ -134,20 +134,60 @@ def _loss_keys(settings: Settings, columns: Collection[str]) -> Iterator[Logged]
         yield Logged("actor/pg_loss", None, "1", reduction, sums_of_means, "step")
     if aggregation is None or aggregation not in AGGREGATIONS:
         return
+    policy = None
     if mode in LOSSES and mode != "geo_mean" and _loss_is_known(settings):
-        rows = derived(lambda batch: _summed(batch, *terms(batch, settings).loss))
-        yield mini("actor/pg_loss", "policy.loss_pg", rows, aggregation, (*LOSSES[mode], *weighted))
+        policy = derived(lambda batch: _summed(batch, *terms(batch, settings).loss))
+        needs = (*LOSSES[mode], *weighted)
+        yield mini("actor/pg_loss", "policy.loss_pg", policy, aggregation, needs)
     entropy = derived(lambda batch: (column_sums(batch, "entropy"), np.abs(column_sums(batch, "entropy")), None))
     # The aggregation of the terms beside the policy loss is the configured one, also where the policy loss has its own.
     beside = settings.configured_agg
     if beside is None or beside not in AGGREGATIONS:
         return
     yield mini("actor/entropy_loss", "policy.entropy", entropy, beside, ("entropy",), "nat")
+    penalty = None
     if settings.kl_type is not None:
         kind = settings.kl_type
         penalty = derived(lambda batch: _summed(batch, *verl_batch.estimate(kind, _to_reference(batch)), None))
         others = other_estimators(lambda batch: -_to_reference(batch), kind) if beside == "token-mean" else ()
         yield mini("actor/kl_loss", f"ref.kl_{kind}", penalty, beside, ("logprob", "ref_logprob"), "nat", others)
+    if policy is not None:
+        yield from _whole_loss(
+            settings, needs, (policy, aggregation), (entropy, beside), None if penalty is None else (penalty, beside)
+        )
+
+
+def _whole_loss(
+    settings: Settings,
+    needs: tuple[str, ...],
+    policy: tuple[Rows, str],
+    entropy: tuple[Rows, str],
+    penalty: tuple[Rows, str] | None,
+) -> Iterator[Logged]:
+    """The policy loss with the terms beside it, each a loss per sequence and how it is aggregated."""
+    beside: dict[str, tuple[float, tuple[Rows, str], tuple[str, ...]]] = {}
+    if settings.entropy_coef is None or settings.kl_coef is None or (settings.kl_coef and penalty is None):
+        return
+    if settings.entropy_coef:
+        beside["entropy"] = (-settings.entropy_coef, entropy, ("entropy",))
+    if settings.kl_coef and penalty is not None:
+        beside["KL"] = (settings.kl_coef, penalty, ("logprob", "ref_logprob"))
+    parts = (policy, *(part for _, part, _ in beside.values()))
+    needs = tuple(dict.fromkeys([*needs, *(name for _, _, own in beside.values() for name in own)]))
+    needs += tuple(dict.fromkeys(name for _, how in parts for name in AGGREGATIONS[how]))
+    shares = [derived(partial(aggregated, rows=rows, mode=how)) for rows, how in parts]
+    reduction = sums_by(MINIBATCH, *shares, needs=needs, optional=READ)
+
+    def entries(**factors: float) -> Callable[[Keyed], Entries]:
+        of = [1.0, *(factor * factors.get(name, 1.0) for name, (factor, _, _) in beside.items())]
+        return partial(each, terms=tuple((at, factor) for at, factor in enumerate(of) if factor))
+
+    others = []
+    for name in beside:
+        opposite = f"has the {name} term with the opposite sign"
+        others.append(Hypothesis(f"{name} term with the opposite sign", opposite, reduction, entries(**{name: -1.0})))
+        others.append(Hypothesis(f"no {name} term", f"has no {name} term", reduction, entries(**{name: 0.0})))
+    yield Logged("actor/loss", "policy.loss_total", "1", reduction, entries(), "step", tuple(others))
 
 
 def _loss_is_known(settings: Settings) -> bool:

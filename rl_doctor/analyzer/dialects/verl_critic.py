@@ -31,7 +31,8 @@ def keys(settings: Settings) -> Iterator[Logged]:
     mode = settings.value_agg
     rows = derived(partial(_loss, clip=clip))
     if settings.nine and mode is not None and mode in AGGREGATIONS:
-        yield mini("critic/vf_loss", "value.loss", rows, mode, _NEEDS, factor=0.5)
+        for name in ("critic/vf_loss", "critic/loss"):
+            yield mini(name, "value.loss", rows, mode, _NEEDS, factor=0.5)
     elif mode == "token-mean":  # 0.8 normalises each micro-batch by its own tokens
         local = sums_by(MICROBATCH_OF_RANK, derived(partial(_local, clip=clip)), needs=_NEEDS, optional=_PADDING)
         yield Logged("critic/vf_loss", "value.loss", "1", local, each, "step")

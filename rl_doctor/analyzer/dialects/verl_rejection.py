@@ -116,7 +116,7 @@ def _estimates(batch: Batch) -> dict[str, tuple[Floats, Floats]]:
 
 
 def divergence(before: Batch, criterion: Criterion) -> Statistics:
-    """Statistics of a criterion's estimate over the tokens and rows of a batch, with the mask from before any token is left out."""
+    """Statistics of a criterion's estimate over the tokens and rows of a batch, with the mask from before any is left out."""
     counts = per_sequence_counts(before)
     filled = counts > 0
     values, size = _estimates(before)[criterion.kind]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rl_doctor.analyzer.dialects.registry import at_least
-from rl_doctor.schema import RunInfo
+from rl_doctor.schema import RunConfig, RunInfo
 
 _ACTOR: Final = "actor_rollout_ref.actor"
 _KL: Final[Mapping[str, str]] = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
@@ -49,6 +49,8 @@ class Settings:
     low: float | None
     high: float | None
     dual_clip: float | None
+    entropy_coef: float | None
+    kl_coef: float | None
     kl_type: str | None
     reward_kl_type: str | None
     tau_positive: float | None
@@ -86,6 +88,8 @@ class Settings:
             low=_bound(native, "low", config.clip_low),
             high=_bound(native, "high", config.clip_high),
             dual_clip=_number(_at(native, f"{_ACTOR}.clip_ratio_c"), config.dual_clip),
+            entropy_coef=_number(_at(native, f"{_ACTOR}.entropy_coeff"), config.entropy_coef),
+            kl_coef=_kl_coef(config, native),
             kl_type=_estimator(in_loss),
             reward_kl_type=_estimator(in_reward),
             tau_positive=_number(_at(native, f"{_ACTOR}.tau_pos")),
@@ -117,6 +121,14 @@ def _bound(native: Mapping[str, Any], side: str, otherwise: float | None) -> flo
     """One side of the clip range, or of what the loss bounds instead of the ratio."""
     both = _number(_at(native, f"{_ACTOR}.clip_ratio"), otherwise)
     return _number(_at(native, f"{_ACTOR}.clip_ratio_{side}"), both)
+
+
+def _kl_coef(config: RunConfig, native: Mapping[str, Any]) -> float | None:
+    """Coefficient of the KL term of the loss; 0 where it has none."""
+    used = _at(native, f"{_ACTOR}.use_kl_loss")
+    if used is None:
+        return 0.0 if config.kl_in_reward else config.kl_coef
+    return _number(_at(native, f"{_ACTOR}.kl_loss_coef")) if used else 0.0
 
 
 def _substeps(native: Mapping[str, Any]) -> int:

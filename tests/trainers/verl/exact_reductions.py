@@ -202,7 +202,7 @@ def _update_actor(case: Case, config: ActorConfig, batch: Tensors, recorder: Rec
             per_rank.append(metrics)
         for name in per_rank[0]:
             gathered.setdefault(name, []).append(Metric.aggregate_dp([metrics[name] for metrics in per_rank]))
-    return reduce_metrics(rename_dict(gathered, "actor/"))
+    return dict(reduce_metrics(rename_dict(gathered, "actor/")))
 
 
 def _loss(config: ActorConfig, part: Tensors, new: Any, entropy: Any, tokens: int) -> dict[str, Metric]:
@@ -217,11 +217,14 @@ def _loss(config: ActorConfig, part: Tensors, new: Any, entropy: Any, tokens: in
     )  # fmt: skip
     aggregation = {"loss_mask": mask, "loss_agg_mode": config.loss_agg_mode, **config.global_batch_info}
     penalty = kl_penalty(logprob=new, ref_logprob=part["ref_log_prob"], kl_penalty=config.kl_loss_type)
+    entropy_loss, kl_loss = agg_loss(loss_mat=entropy, **aggregation), agg_loss(loss_mat=penalty, **aggregation)
+    whole = loss - config.entropy_coeff * entropy_loss + config.kl_loss_coef * kl_loss
     return {
         **Metric.from_dict(own, aggregation=AggregationType.MEAN),
+        "loss": Metric(value=whole, aggregation=AggregationType.SUM),
         "actor/pg_loss": Metric(value=loss, aggregation=AggregationType.SUM),
-        "actor/entropy_loss": Metric(value=agg_loss(loss_mat=entropy, **aggregation), aggregation=AggregationType.SUM),
-        "kl_loss": Metric(value=agg_loss(loss_mat=penalty, **aggregation), aggregation=AggregationType.SUM),
+        "actor/entropy_loss": Metric(value=entropy_loss, aggregation=AggregationType.SUM),
+        "kl_loss": Metric(value=kl_loss, aggregation=AggregationType.SUM),
     }
 
 
@@ -231,7 +234,8 @@ def _update_critic(case: Case, batch: Tensors, critic: Recorder, step: int, seed
     for epoch, mini, ranks in _micro_batches(case, seed + step + 5):
         everyone = np.concatenate([rows for of_rank in ranks for rows in of_rank])
         tokens = int(batch["loss_mask"][everyone].sum())
-        losses, flat = [], {"critic/vf_clipfrac": [], "critic/vpred_mean": []}
+        losses: list[Metric] = []
+        flat: dict[str, list[float]] = {"critic/vf_clipfrac": [], "critic/vpred_mean": []}
         for rank, micros in enumerate(ranks):
             own = Metric(aggregation=AggregationType.SUM)
             for micro, rows in enumerate(micros):
@@ -251,9 +255,10 @@ def _update_critic(case: Case, batch: Tensors, critic: Recorder, step: int, seed
         gathered.setdefault("critic/vf_loss", []).append(Metric.aggregate_dp(losses))
         for name, values in flat.items():
             gathered.setdefault(name, []).append(values)
-    return reduce_metrics(
+    reduced = reduce_metrics(
         {name: values if name == "critic/vf_loss" else list(chain.from_iterable(values)) for name, values in gathered.items()}
     )
+    return dict(reduced)
 
 
 def _cut(batch: Tensors, rows: np.ndarray) -> Tensors:
