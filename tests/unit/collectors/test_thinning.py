@@ -9,6 +9,7 @@ import shutil
 import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -428,3 +429,22 @@ def test_thinning_that_fails_is_said_once_and_rows_go_on(
     assert len(read(folder)) == 60
     assert sizes(folder).total < 35 * STEP_BYTES
     assert claim(folder)["tokenless_steps"] > 20
+
+
+def test_the_guide_says_what_the_code_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "guide" / "saving-space.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.WARNING, "rl_doctor"):
+        for snippet in (part.split("```")[0] for part in guide.split("```python\n")[1:]):
+            for line in snippet.splitlines():
+                names: dict[str, Any] = {"Recorder": Recorder}
+                exec(line, names)  # noqa: S102 - the guide's own lines
+                if "recorder" in names:
+                    record(names["recorder"], range(1, 3))
+                    names["recorder"].close()
+    assert all("no column 'group'" in record.getMessage() for record in caplog.records)
+    assert [open_run(path).info.sampling for path in sorted(tmp_path.joinpath("runs").iterdir())] == [0.25, None, None, None]
+    members = {field.name for field in fields(Plan)}
+    assert {f"`{name}`" for name in members} <= set(guide.split())
