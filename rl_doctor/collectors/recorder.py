@@ -34,6 +34,7 @@ from rl_doctor.store.writer import RunWriter
 QUEUE_BYTES: Final = 1 << 30
 _POLL_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 60.0
+_GRACE_SECONDS: Final = 10.0
 _OPEN_SECONDS: Final = 60.0
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -248,6 +249,8 @@ class Recorder:
             self._thread.join(_CLOSE_SECONDS)
             if self._thread.is_alive():
                 self.guard.fail(f"the writer was not done {_CLOSE_SECONDS:.0f} s after the end")
+                # One that is only slow stops now: a thread that is at work when the interpreter goes can abort the process.
+                self._thread.join(_GRACE_SECONDS)
 
     @_guarded("detach from the trainer", None)
     def detach(self) -> None:
