@@ -1,7 +1,7 @@
 """verl's plugin: ``verl.plugins`` loads this module in every process, and its import installs the recording.
 
-verl loads plugins while it is itself only half imported, so nothing of it is touched here: each module is patched right after it has
-been imported. Where nothing asks for a recording, the patches call what they wrap and do nothing else.
+verl loads plugins while it is itself only half imported, so nothing of it is touched here: each module is patched right after it
+has been imported. Where nothing asks for a recording, the patches call what they wrap and do nothing else.
 """
 
 from __future__ import annotations

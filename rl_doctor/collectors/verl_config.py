@@ -9,7 +9,15 @@ from typing import Any, Final
 
 from rl_doctor.schema import RunConfig, RunInfo
 
-_ESTIMATORS: Final[Mapping[str, str]] = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
+_ESTIMATORS: Final[Mapping[str, str]] = {
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+}
 _ADVANTAGES: Final[Mapping[str, str]] = {"grpo_vectorized": "grpo", "rloo_vectorized": "rloo"}
 _CLIPPING: Final = frozenset({"vanilla", "gspo", "cispo", "geo_mean", "clip_cov"})
 _CLAMPING: Final = frozenset({"vanilla", "dppo_tv", "dppo_kl", "sapo", "cispo"})
@@ -18,8 +26,8 @@ _NATIVE: Final[Mapping[str, tuple[str, ...]]] = {
     "actor_rollout_ref.actor": (
         "strategy", "ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", "ppo_max_token_len_per_gpu",
         "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "policy_loss", "loss_agg_mode", "loss_scale_factor",
-        "entropy_coeff", "calculate_entropy", "calculate_sum_pi_squared", "use_kl_loss", "kl_loss_coef", "kl_loss_type", "tau_pos",
-        "tau_neg", "ppo_epochs", "shuffle", "data_loader_seed", "use_fused_kernels", "rollout_n", "use_rollout_log_probs",
+        "entropy_coeff", "calculate_entropy", "calculate_sum_pi_squared", "use_kl_loss", "kl_loss_coef", "kl_loss_type",
+        "tau_pos", "tau_neg", "ppo_epochs", "shuffle", "data_loader_seed", "use_fused_kernels", "rollout_n", "use_rollout_log_probs",
     ),
     "actor_rollout_ref.actor.optim": (
         "lr", "lr_warmup_steps", "lr_warmup_steps_ratio", "lr_scheduler_type", "weight_decay", "clip_grad", "betas", "optimizer",
@@ -218,9 +226,13 @@ def _algorithm(native: Mapping[str, Any]) -> str | None:
 def _norm(estimator: str | None, *, scaled: bool) -> str | None:
     if estimator in {"grpo", "grpo_vectorized"}:
         return "group" if scaled else "none"
-    return {"gae": "batch", "reinforce_plus_plus": "batch", "reinforce_plus_plus_baseline": "batch", "rloo": "none", "remax": "none"}.get(
-        str(estimator)
-    )
+    return {
+        "gae": "batch",
+        "reinforce_plus_plus": "batch",
+        "reinforce_plus_plus_baseline": "batch",
+        "rloo": "none",
+        "remax": "none",
+    }.get(str(estimator))
 
 
 def _correction(given: Mapping[str, Any], *, known: bool) -> str | None:

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -204,14 +205,13 @@ def _split(key: str) -> tuple[str, int]:
 
 def _settings(config: Any) -> Mapping[str, Any]:
     """A configuration as plain mappings; interpolations that cannot be resolved are left as they stand."""
-    from omegaconf import OmegaConf
-
-    if not OmegaConf.is_config(config):
+    if type(config).__module__.partition(".")[0] != "omegaconf":
         return config if isinstance(config, Mapping) else {}
+    to_container = import_module("omegaconf").OmegaConf.to_container
     try:
-        resolved = OmegaConf.to_container(config, resolve=True)
+        resolved = to_container(config, resolve=True)
     except Exception:  # noqa: BLE001 - a setting that nobody uses may refer to one that is missing
-        resolved = OmegaConf.to_container(config, resolve=False)
+        resolved = to_container(config, resolve=False)
     return resolved if isinstance(resolved, Mapping) else {}
 
 

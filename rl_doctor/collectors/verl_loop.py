@@ -1,4 +1,4 @@
-"""Loops of verl's workers without its driver: one process, or one per data-parallel rank, that call ``TrainingWorker`` themselves."""
+"""Loops of verl's workers without its driver: one process, or one per data-parallel rank, that calls ``TrainingWorker`` itself."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class Loop:
         ranks = int(worker.engine.get_data_parallel_size())
         model = Model.of(worker.model_config.hf_config, worker.model_config.tokenizer)
         part = {"critic": config} if critic else {"actor_rollout_ref": {"actor": config}}
-        settings = self.config or {**part, "actor_rollout_ref": {"rollout": {"temperature": plain(data, "temperature")}} | part.get("actor_rollout_ref", {})}
+        settings = self.config or {
+            **part,
+            "actor_rollout_ref": {"rollout": {"temperature": plain(data, "temperature")}} | part.get("actor_rollout_ref", {}),
+        }
         info = describe(settings, model, ranks, tuple(range(ranks)), critic=critic)
         folder = str(Path(path) / CRITIC) if critic else path
         recorder = process_recorder(folder, info, int(worker.engine.get_data_parallel_rank()), ranks)

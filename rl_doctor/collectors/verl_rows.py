@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import zlib
@@ -196,14 +197,15 @@ def _whole(values: list[Any] | None, dtype: str) -> NDArray[Any] | None:
     if values is None or all(value is None for value in values):
         return None
     missing = MISSING_INT[dtype]
-    return np.array([int(v) if isinstance(v, (int, float, np.integer)) and v == v else missing for v in values], dtype)
+    return np.array([int(value) if isinstance(value, (int, np.integer)) else missing for value in values], dtype)
 
 
 def _components(infos: list[Any]) -> dict[str, NDArray[np.float64]] | None:
     """Numbers that the reward function gave beside the reward, for each name that any row has."""
     rows = [info if isinstance(info, Mapping) else {} for info in infos]
     numbers = [
-        {str(name): float(value) for name, value in row.items() if isinstance(value, (bool, int, float, np.number))} for row in rows
+        {str(name): float(value) for name, value in row.items() if isinstance(value, (bool, int, float, np.number))}
+        for row in rows
     ]
     names = sorted({name for row in numbers for name in row if name})
     return {name: np.array([row.get(name, np.nan) for row in numbers]) for name in names} or None
@@ -215,11 +217,10 @@ def _sums(data: Any, *names: str) -> NDArray[np.float64] | None:
     if value is None or not hasattr(value, "detach"):
         return None
     if not value.is_nested:
-        dense: NDArray[np.float64] = value.detach().double().sum(-1).cpu().numpy() if value.dim() == 2 else None
-        return dense
+        return np.asarray(value.detach().double().sum(-1).cpu()) if value.dim() == 2 else None
     numbers = value.values().detach().double().cpu().numpy()
-    offsets = value.offsets().cpu().numpy()
-    return np.array([float(numbers[start:stop].sum()) for start, stop in zip(offsets[:-1], offsets[1:], strict=True)])
+    bounds = itertools.pairwise(value.offsets().tolist())
+    return np.array([float(numbers[start:stop].sum()) for start, stop in bounds])
 
 
 def _identities(

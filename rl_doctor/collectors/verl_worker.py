@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
@@ -111,9 +112,8 @@ def _take_entry(data: Any) -> Entry | None:
 
 
 def _number_rows(data: Any) -> None:
-    from tensordict.tensorclass import NonTensorData, NonTensorStack
-
-    data[ROW] = NonTensorStack.from_list([NonTensorData(row) for row in range(len(data))])
+    kinds = import_module("tensordict.tensorclass")
+    data[ROW] = kinds.NonTensorStack.from_list([kinds.NonTensorData(row) for row in range(len(data))])
 
 
 def _end_update(worker: Any, data: Any, update: _Update) -> None:
@@ -136,7 +136,7 @@ def _of_driver(worker: Any, entry: Entry) -> Recorder:
 
 
 def _around_train_batch(original: Callable[..., Any], worker: Any, *args: Any, **kwargs: Any) -> Any:
-    data = kwargs.get("data", args[0] if args else None)
+    data: Any = kwargs.get("data", args[0] if args else None)
     under_way, own, numbered = None, worker.loss_fn, False
     with process_guard()("prepare a mini-batch"):
         under_way = _begin_mini_batch(worker, data)

@@ -51,7 +51,9 @@ class Trained:
     def logged(self) -> dict[int, dict[str, float]]:
         """What was logged, without durations and memory."""
         timed = ("perf/", "timing", "actor/perf/", "critic/perf/", "actor/mfu", "critic/mfu")
-        return {step: {name: value for name, value in row.items() if not name.startswith(timed)} for step, row in self.log.items()}
+        return {
+            step: {name: value for name, value in row.items() if not name.startswith(timed)} for step, row in self.log.items()
+        }
 
     def columns(self, *names: str, critic: bool = False) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         """Columns of the whole run, and the lengths of its sequences."""

@@ -11,6 +11,7 @@ import torch
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
+
 class _Device(ModuleType):
     """``torch.cpu`` with the functions of an accelerator's module that verl calls."""
 
@@ -44,7 +45,7 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]
     def set_device(self, device_index: int) -> None:
         pass
 
-    def synchronize(self, device_index: int | None = None) -> None:
+    def synchronize(self, *_device: Any) -> None:
         pass
 
     def manual_seed(self, seed: int) -> None:
@@ -59,7 +60,7 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]
     def empty_cache(self) -> None:
         pass
 
-    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
+    def get_device_capability(self, *_device: Any) -> tuple[int | None, int | None]:
         return None, None
 
     def communication_backend_name(self) -> str:
@@ -69,7 +70,7 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]
         return "CUDA_VISIBLE_DEVICES"
 
     @contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:
+    def nvtx_range(self, *_message: Any) -> Iterator[None]:
         yield
 
     def profiler_start(self) -> None:

@@ -24,7 +24,7 @@ CORRECTED = {
     "reject": [1, 5, 6],
     "mismatch": 0.1,
 }  # fmt: skip
-LOOP: dict[str, Any] = {"padding": 8, "observations": True, **CORRECTED}
+LOOP: dict[str, Any] = {"prompts": 3, "padding": 4, "observations": True, **CORRECTED}
 DRIVER: dict[str, Any] = {"driver": True, "critic": True, **CORRECTED}
 IDS = ("step", "epoch", "minibatch", "microbatch", "rank")
 Rows = dict[str, NDArray[Any]]
@@ -89,8 +89,19 @@ def mean_of_mini_batches(values: dict[tuple[int, ...], Rows], term: Callable[[Ro
 
 def assert_policy_keys(trained: Trained, *names: str) -> None:
     found = micro_batches(trained, "logprob", "old_logprob", "ref_logprob", "advantage", "entropy", *names)
-    for name in ("actor/ppo_kl", "actor/pg_clipfrac", "actor/pg_clipfrac_lower", "actor/pg_loss", "actor/kl_loss", "actor/entropy_loss"):
-        reduce = mean_of_micro_batches if name in ("actor/ppo_kl", "actor/pg_clipfrac", "actor/pg_clipfrac_lower") else mean_of_mini_batches
+    for name in (
+        "actor/ppo_kl",
+        "actor/pg_clipfrac",
+        "actor/pg_clipfrac_lower",
+        "actor/pg_loss",
+        "actor/kl_loss",
+        "actor/entropy_loss",
+    ):
+        reduce = (
+            mean_of_micro_batches
+            if name in ("actor/ppo_kl", "actor/pg_clipfrac", "actor/pg_clipfrac_lower")
+            else mean_of_mini_batches
+        )
         for step, row in trained.log.items():
             size = mean_of_micro_batches(found, lambda rows, name=name: np.abs(terms(rows)[name]), step)
             recomputed = reduce(found, lambda rows, name=name: terms(rows)[name], step)
@@ -111,7 +122,7 @@ class TestLoopWithoutDriver:
         assert not run.facts.skipped_parts
         assert run.facts.incomplete_steps == ()
         assert (run.facts.first_step, run.facts.last_step) == (1, 3)
-        assert run.facts.sequences == 3 * 2 * 24
+        assert run.facts.sequences == 3 * 2 * 16
         assert not run.facts.unknown_columns
         assert run.critic is None
 
@@ -135,7 +146,7 @@ class TestLoopWithoutDriver:
     def test_where_each_row_stands(self, loop: Trained) -> None:
         columns, _ = loop.columns(*IDS, "grad_accumulation", "padded_width", "response_length")
         keys = {tuple(int(columns[name][at]) for name in IDS) for at in range(len(columns["step"]))}
-        assert keys == {(s, e, m, u, 0) for s in (1, 2, 3) for e in (0, 1) for m in (0, 1, 2) for u in (0, 1)}
+        assert keys == {(s, e, m, u, 0) for s in (1, 2, 3) for e in (0, 1) for m in (0, 1) for u in (0, 1)}
         assert set(columns["grad_accumulation"].tolist()) == {2}
         for key in keys:
             rows = np.logical_and.reduce([columns[name] == value for name, value in zip(IDS, key, strict=True)])
@@ -148,13 +159,13 @@ class TestLoopWithoutDriver:
         seen: dict[str, list[list[int]]] = {}
         for uid, ids in zip(columns["uid"], tokens, strict=True):
             seen.setdefault(uid, []).append(ids.tolist())
-        assert len(seen) == 3 * 24
+        assert len(seen) == 3 * 16
         assert all(len(passes) == 2 and passes[0] == passes[1] for passes in seen.values())
         real = ~columns["is_padding"].astype(bool)
-        assert real.sum() == 3 * 2 * 16
+        assert real.sum() == 3 * 2 * 12
         assert (lengths[~real] == 1).all()
         pairs = {(g, s) for g, s in zip(columns["group"][real], columns["session_id"][real], strict=True)}
-        assert len(pairs) == 3 * 16
+        assert len(pairs) == 3 * 12
         assert {s for _, s in pairs} == set("0123")
 
     def test_masks_before_and_after_rejection(self, loop: Trained) -> None:
@@ -185,7 +196,7 @@ class TestLoopWithoutDriver:
         rows = (columns["epoch"] == 0) & ~columns["is_padding"].astype(bool)
         for step, logged in loop.log.items():
             own = {name: values[rows & (columns["step"] == step)] for name, values in columns.items()}
-            assert len(own["uid"]) == 16
+            assert len(own["uid"]) == 12
             for name, values in {
                 "critic/score": own["score"], "critic/rewards": own["reward"], "response_length": own["response_length"],
                 "prompt_length": own["prompt_length"], "num_turns": own["turns"],
@@ -204,8 +215,8 @@ class TestLoopWithoutDriver:
 
     def test_a_healthy_run_has_no_error(self, train: Train) -> None:
         report = check(open_run(train().folder))
-        assert report.counts["error"] == 0
-        assert report.counts["crashed"] == 0
+        assert report.exit_code() == 0
+        assert not [result.code for result in report.results if result.outcome == "crashed"]
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +274,7 @@ class TestDriverAndCritic:
 
 
 class TestTwoRanks:
-    @pytest.mark.parametrize("options", [{**LOOP, "padding": 0}, DRIVER], ids=["loop", "driver"])
+    @pytest.mark.parametrize("options", [LOOP, DRIVER], ids=["loop", "driver"])
     def test_both_record(self, train: Train, options: dict[str, Any]) -> None:
         trained = train(ranks=2, **options)
         assert "rl-doctor" not in trained.said

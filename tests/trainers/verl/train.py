@@ -36,13 +36,14 @@ SETTINGS = [
     "actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.actor.fsdp_config.use_torch_compile=false",
     "+actor_rollout_ref.actor.fsdp_config.mixed_precision={param_dtype: fp32, reduce_dtype: fp32}",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
-    "actor_rollout_ref.actor.ppo_epochs=2", "actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.kl_loss_coef=0.02",
+    "actor_rollout_ref.actor.ppo_epochs=2", "actor_rollout_ref.actor.use_kl_loss=true",
+    "actor_rollout_ref.actor.kl_loss_coef=0.02",
     "actor_rollout_ref.actor.entropy_coeff=0.001", "actor_rollout_ref.actor.optim.lr=0.005",
     "actor_rollout_ref.rollout.name=none", "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.response_length=12",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4", "actor_rollout_ref.rollout.temperature=0.9",
-    "actor_rollout_ref.model.use_remove_padding=false",
-    "+actor_rollout_ref.model.override_config={attn_implementation: sdpa}", "actor_rollout_ref.model.enable_gradient_checkpointing=false",
-    "critic.strategy=fsdp2", "critic.fsdp.use_torch_compile=false", "+critic.fsdp.mixed_precision={param_dtype: fp32, reduce_dtype: fp32}",
+    "actor_rollout_ref.model.use_remove_padding=false", "actor_rollout_ref.model.enable_gradient_checkpointing=false",
+    "+actor_rollout_ref.model.override_config={attn_implementation: sdpa}", "critic.strategy=fsdp2",
+    "critic.fsdp.use_torch_compile=false", "+critic.fsdp.mixed_precision={param_dtype: fp32, reduce_dtype: fp32}",
     "critic.model.use_remove_padding=false", "+critic.model.override_config={attn_implementation: sdpa}",
     "critic.model.enable_gradient_checkpointing=false", "critic.ppo_micro_batch_size_per_gpu=4", "critic.optim.lr=0.005",
     "algorithm.adv_estimator=grpo", "data.train_batch_size=4", "data.max_response_length=12", "trainer.logger=[file]",
@@ -69,8 +70,9 @@ def save_model(folder: str) -> None:
         model.model.embed_tokens.weight += 0.05
         model.lm_head.weight[END] = 0.08
     model.save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(VOCABULARY)}, unk_token="w2"))
-    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0", eos_token="w1").save_pretrained(folder)
+    names = [f"w{number}" for number in range(VOCABULARY)]
+    words = Tokenizer(models.WordLevel({name: number for number, name in enumerate(names)}, unk_token=names[2]))
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token=names[PAD], eos_token=names[END]).save_pretrained(folder)
 
 
 def configuration(folder: str, options: dict[str, Any]) -> Any:
@@ -103,6 +105,7 @@ class Queue:
         return KVBatchMeta(keys=list(keys), tags=tags or [{} for _ in keys], partition_id=partition_id, fields=names)
 
     def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: list[str] | None = None) -> Any:
+        del partition_id  # there is one partition
         from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
         known = self.rows[keys[0]]
@@ -124,6 +127,11 @@ class Group:
         return self._put(batch, self.worker.infer_batch(self.fetch(batch)), ("log_probs",))
 
     def update_actor(self, batch: Any) -> Any:
+        import torch
+
+        told = [batch.extra_info]  # there is one driver, that of rank 0
+        torch.distributed.broadcast_object_list(told, src=0)
+        batch.extra_info = told[0]
         return self.worker.train_mini_batch(data=self.fetch(batch.chunk(self.ranks)[self.rank]))
 
     def train_mini_batch(self, batch: Any) -> Any:
@@ -162,7 +170,11 @@ def build_worker(part: Any, model: Any, kind: str, loss: Any) -> Any:
     engine.infer_max_token_len_per_gpu = engine.max_token_len_per_gpu = part.ppo_max_token_len_per_gpu
     worker = TrainingWorker(
         TrainingWorkerConfig(
-            model_type=kind, model_config=model, engine_config=engine, optimizer_config=part.optim, checkpoint_config=part.checkpoint
+            model_type=kind,
+            model_config=model,
+            engine_config=engine,
+            optimizer_config=part.optim,
+            checkpoint_config=part.checkpoint,
         )
     )
     worker.reset()
@@ -198,33 +210,33 @@ def sample(model: Any, step: int, options: dict[str, Any], temperature: float, n
             masks[at].append(0 if observed else 1)
             logprobs[at].append(0.0 if observed else float(last[at, token]))
             done[at] = token == END and not observed
-    return [
-        _row(step, number, session, prompts[number], ids[at], logprobs[at], masks[at], options, generator)
+    made = [
+        _row(f"{step:08x}-{number}", session, len(prompts[number]), ids[at], logprobs[at], masks[at])
         for at, (number, session) in enumerate(rows)
     ]
+    for at, row in enumerate(made):
+        off = 3.0 if at in (options["reject"] or ()) else 0.0
+        noise = torch.randn(len(row["responses"]), generator=generator) * options["mismatch"] + off
+        row["rollout_log_probs"] -= noise * row["response_mask"]
+        row["global_steps"] = step
+        row["extra_fields"] |= {"min_global_steps": step - 1, "max_global_steps": step - 1}
+    return made
 
 
-def _row(
-    step: int, number: int, session: int, prompt: Any, ids: list[int], logprobs: list[float], mask: list[int],
-    options: dict[str, Any], generator: Any,
-) -> dict[str, Any]:  # fmt: skip
+def _row(uid: str, session: int, prompt_length: int, ids: list[int], logprobs: list[float], mask: list[int]) -> dict[str, Any]:
     import torch
 
-    response = torch.tensor(ids[len(prompt) :])
-    rejected = options["reject"] and 4 * number + session in options["reject"]
-    noise = torch.randn(len(response), generator=generator) * options["mismatch"] + (3.0 if rejected else 0.0)
+    prompt, response = torch.tensor(ids[:prompt_length]), torch.tensor(ids[prompt_length:])
     even = float((response % 2 == 0).float().mean())
     scores = torch.zeros(len(response))
     scores[-1] = even - len(response) / 10
+    number = int(uid.rpartition("-")[2])
     return {
         "prompts": prompt, "responses": response, "input_ids": torch.tensor(ids), "position_ids": torch.arange(len(ids)),
         "response_mask": torch.tensor(mask), "loss_mask": torch.tensor(mask), "rm_scores": scores,
-        "rollout_log_probs": torch.tensor(logprobs) - noise * torch.tensor(mask), "uid": f"{step:08x}-{number}", "session_id": session,
-        "num_turns": 2, "data_source": "even" if number % 2 else "odd", "index": number,
-        "extra_fields": {
-            "min_global_steps": step - 1, "max_global_steps": step - 1,
-            "reward_extra_info": {"even": even, "length": -len(response) / 10},
-        },
+        "rollout_log_probs": torch.tensor(logprobs), "uid": uid, "session_id": session, "num_turns": 2, "index": number,
+        "data_source": "even" if number % 2 else "odd",
+        "extra_fields": {"reward_extra_info": {"even": even, "length": -len(response) / 10}},
     }  # fmt: skip
 
 
@@ -332,12 +344,12 @@ class Loop:
         trainer._compute_advantage(batch, metrics)
         batch.extra_info.clear()
         if self.options["driver"]:
-            if self.critic is not None:
-                trainer._update_critic(batch, metrics)
-            trainer._update_actor(batch, metrics)
+            for method in [trainer._update_critic] * bool(self.critic) + [trainer._update_actor]:
+                own = method.__func__ if self.rank == 0 else getattr(method.__func__, "__wrapped__", method.__func__)
+                own(trainer, batch, metrics)
         else:
             self._update(batch, metrics)
-        timing = {name: 1.0 for name in ("step", "gen", "old_log_prob", "adv", "update_actor", "ref")}
+        timing = dict.fromkeys(("step", "gen", "old_log_prob", "adv", "update_actor", "ref"), 1.0)
         trainer._compute_metrics(batch, metrics, timing, step, 0)
         self.last, self.queue.rows = self.queue.rows, {}
         return metrics
@@ -347,8 +359,6 @@ class Loop:
         from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
         rows = sample(self.actor.engine.module, step, self.options, rollout.temperature, rollout.n)
-        for row in rows:
-            row["global_steps"] = step
         keys = [f"{row['uid']}_{row['session_id']}_0" for row in rows]
         tags = [
             {"prompt_len": len(row["prompts"]), "response_len": len(row["responses"]), "min_global_steps": step - 1,
