@@ -79,7 +79,6 @@ class Settings:
         if mode == "bypass_mode":
             mode = _bypassed(correction)
         version_one = _at(native, "trainer.use_v1")
-        scale = _at(native, "critic.loss_agg_mode")
         return cls(
             nine=nine,
             loss_mode=mode,
@@ -101,7 +100,7 @@ class Settings:
             response_limit=config.max_response_length,
             prompt_limit=_at(native, "data.max_prompt_length"),
             value_clip=_number(_at(native, "critic.cliprange_value"), config.value_clip),
-            value_agg=str(scale) if scale else "token-mean" if config.value_clip is not None else None,
+            value_agg=_at(native, "critic.loss_agg_mode"),
         )
 
     @property
