@@ -86,8 +86,10 @@ class Plan:
     @property
     def nbytes(self) -> int:
         """Bytes that the copies take."""
-        different = {id(value): (name, value) for name, value in self._columns.items()}
-        return sum(self._size(name, value) for name, value in different.values())
+        tokens = 0 if self._alignment is None else self._alignment.n_tokens
+        cut = {id(self._columns[name]): _numbers(view).itemsize for name, view in self._wide.items()}
+        others = {id(value): value for name, value in self._columns.items() if name not in self._wide}
+        return tokens * sum(cut.values()) + sum(map(size_of, others.values()))
 
     def copy(self, device: DeviceCopier, memory: Memory) -> Copies:
         """Copy.
@@ -112,12 +114,6 @@ class Plan:
         others = {name: value for name, value in self._columns.items() if name not in self._wide}
         columns, events = copy_values(others, device)
         return Copies(columns, tokens, self._alignment, events, room, memory)
-
-    def _size(self, name: str, value: Any) -> int:
-        view = self._wide.get(name)
-        if view is None or self._alignment is None:
-            return size_of(value)
-        return self._alignment.n_tokens * _numbers(view).itemsize
 
     def _cut(self, *, full_width: bool) -> Alignment | None:
         """Find out what is kept of the rows, from host memory alone.

@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+_LONG: Final = 500
+"""numpy gives up the interpreter while it copies more elements than that."""
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
@@ -148,7 +150,7 @@ def _integers_for(dtype: Any) -> Any:
 
 def _copied(array: NDArray[Any]) -> NDArray[Any]:
     """A copy, made without giving up the interpreter: whoever gets it back late waits for the writer."""
-    if array.dtype.hasobject or not array.size or array.strides[-1:] != (array.itemsize,):
+    if array.dtype.hasobject or array.size < _LONG or array.strides[-1:] != (array.itemsize,):
         return np.array(array, copy=True)
     return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
 

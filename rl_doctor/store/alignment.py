@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from rl_doctor import schema
 from rl_doctor.errors import InputError
-from rl_doctor.schema import MISSING_INT
 from rl_doctor.store.aliases import ATTENTION_MASK
 from rl_doctor.store.rows import splits_of
 
@@ -22,9 +21,6 @@ MASKS: Final = ("response_mask", "loss_mask")
 _ROW_BYTES: Final = 512
 """Rows of fewer bytes than that on average are gathered by index: a slice of a row costs as much as so many bytes."""
 _WORD: Final = 8
-_STRETCHES: Final = 8
-"""In how many stretches a row's flags are looked for before the row is searched from its end."""
-
 _K = TypeVar("_K")
 Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -284,35 +280,34 @@ def _ends(mask: Mask) -> tuple[Ints, Ints]:
     if not batch or not width:
         return np.full(batch, width), np.zeros(batch, np.int64)
     first = np.argmax(mask, axis=1)
-    some = mask[np.arange(batch), first]
-    if width < _ROW_BYTES:
-        last = width - np.argmax(mask[:, ::-1], axis=1)
+    last = _last(mask)
+    return np.where(last, first, width), last
+
+
+def _last(mask: Mask) -> Ints:
+    """One beyond the last position that is set, for each row; 0 where none is."""
+    batch, width = mask.shape
+    whole = width - width % _WORD
+    last = np.zeros(batch, np.int64)
+    if whole and mask.strides[1] == 1:
+        words = mask[:, :whole].view(np.uint64)  # eight flags at a time
+        at = words.shape[1] - 1 - np.argmax((words != 0)[:, ::-1], axis=1)
+        word = words[np.arange(batch), at]
+        # The place of the highest byte that is set; a flag is a byte.
+        byte = (np.frexp(word.astype(np.float64))[1] + 7) // 8
+        last = np.where(word, at * _WORD + byte, 0)
+        mask = mask[:, whole:]
     else:
-        rows = _bytes_of(mask if mask.flags.c_contiguous else np.ascontiguousarray(mask))
-        starts = range(0, mask.size, width)
-        last = first + [_end(rows[at + begin : at + width].tobytes()) for at, begin in zip(starts, first.tolist(), strict=True)]
-    return np.where(some, first, width), np.where(some, last, 0)
-
-
-def _end(flags: bytes) -> int:
-    """One beyond the last flag that is set; 0 where none is.
-
-    Most masks are few stretches, whose ends are found forwards, many bytes at a time; backwards goes byte by byte.
-    """
-    at = 0
-    for _ in range(_STRETCHES):
-        clear = flags.find(b"\0", at)
-        if clear < 0:
-            return len(flags)
-        at = flags.find(b"\1", clear)
-        if at < 0:
-            return clear
-    return flags.rfind(b"\1") + 1
+        whole = 0
+    if mask.shape[1]:
+        end = mask.shape[1] - np.argmax(mask[:, ::-1], axis=1)
+        last = np.where(mask.any(axis=1), whole + end, last)
+    return last
 
 
 def _by_length(width: int, first: Ints, last: Ints, lengths: NDArray[Any]) -> tuple[Ints, Ints]:
     """Positions that the lengths cover: at the right end only if every mask fits there and some does not at the left."""
-    length = np.minimum(np.where(lengths == MISSING_INT["int32"], 0, lengths).astype(np.int64), width)
+    length = np.clip(lengths, 0, width).astype(np.int64)
     some = last > 0
     if (last > length)[some].any() and (first >= width - length)[some].all():
         return width - length, np.full_like(length, width)
