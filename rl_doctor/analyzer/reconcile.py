@@ -140,7 +140,7 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog) -> Plan:
 
 def plan_critic(main: Plan, info: RunInfo, columns: Collection[str]) -> Plan:
     """Choose what to recompute from the passes of the critic: the logged keys that ``main``, the run's own plan, leaves over."""
-    planned = {item.name for item in (*main.logged, *main.canonical)}
+    planned = {item.name for item in main.logged} | {item.name for item in main.canonical}
     left = {key: points for key, points in main.log.points.items() if key[0] not in planned}
     return plan(info, columns, MetricLog(left))
 
