@@ -107,7 +107,9 @@ def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], pr
     if apart:
         comparisons += reconcile.compare(apart, analysis.critic.series, analysis.critic.partial_steps)
     sampled_out = reconcile.sampled_out(plan, comparisons) if len(analysis.partial_steps) else ()
-    uncompared = f"sampled: without all tokens not compared: {_few(sampled_out)}" if sampled_out else plan.reason
+    uncompared = (
+        f"sampled: without all tokens not compared: {_few(sampled_out)}" if sampled_out else "" if comparisons else plan.reason
+    )
     view = View(reading.info, analysis.series, analysis.missing, run.facts, comparisons, uncompared, analysis.estimated)
     results = run_rules(chosen, view)
     told = (*_left_out(analysis, reading.info), *_unread(analysis), *_told(blank, analysis.reopened_rollouts))
@@ -124,7 +126,7 @@ def _left_out(analysis: Analysis, info: RunInfo) -> Iterator[str]:
     """What the reader must know of tokens that were left out to save space."""
     sampled, bare = analysis.sampled_steps, analysis.bare_steps
     if len(sampled):
-        share = "some of the sequences" if info.sampling is None else f"{info.sampling:.4g} of the groups"
+        share = "some of the sequences" if info.sampling is None else f"{100 * info.sampling:.4g}% of the groups"
         yield f"tokens of {share} were kept (steps {sampled[0]} to {sampled[-1]}): metrics of tokens are estimates"
     if len(bare):
         counted = "1 step" if len(bare) == 1 else f"{len(bare)} steps"

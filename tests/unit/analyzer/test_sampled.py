@@ -88,7 +88,7 @@ def test_evidence_from_a_sample_is_marked_and_the_report_says_so() -> None:
     marked = {item["metric"] for item in evidence if item.get("estimated")}
     assert "policy.entropy" in marked
     assert not any(metric.startswith(("reward.", "length.", "group.")) for metric in marked)
-    assert any(note.startswith("tokens of 0.5 of the groups were kept") for note in report.run.notes)
+    assert any(note.startswith("tokens of 50% of the groups were kept") for note in report.run.notes)
     printed = text.render([report], width=400)
     assert "estimated from a sample of the tokens" in printed
     assert "metrics of tokens are estimates" in printed
