@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import re
 import runpy
 import sys
 import time
@@ -26,11 +25,9 @@ from rl_doctor.collectors.openrlhf_driver import install_maker, install_trainer
 from rl_doctor.collectors.openrlhf_mark import Destination
 from rl_doctor.collectors.openrlhf_worker import install_actor, install_critic
 from rl_doctor.collectors.plugin import RUN_VARIABLE, recorder_options, run_path, tell, when_imported
+from rl_doctor.collectors.support import OPENRLHF
 from rl_doctor.store import layout
 
-_FIRST_VERSION: Final = (0, 11, 2)
-_END_VERSION: Final = (0, 12)
-_SUPPORTED: Final = "openrlhf >= 0.11.2, < 0.12"
 _HOOK: Final = "worker_process_setup_hook"
 _JOB_VARIABLE: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _CLOSE_SECONDS: Final = 20.0
@@ -65,9 +62,8 @@ def supported_version() -> str | None:
     except metadata.PackageNotFoundError:
         tell("openrlhf is not installed in this environment")
         return None
-    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
-    if not _FIRST_VERSION <= numbers < _END_VERSION:
-        tell(f"openrlhf {version} is installed; supported are {_SUPPORTED}")
+    if not OPENRLHF.supports(version):
+        tell(f"openrlhf {version} is installed; supported are {OPENRLHF.versions}")
         return None
     return version
 

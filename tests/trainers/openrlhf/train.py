@@ -41,8 +41,8 @@ class Group:
     def async_run_method_batch(self, method_name: str, **kwargs: Any) -> list[Any]:
         total = len(next(iter(kwargs.values())))
         size = -(-total // self.ranks)
-        chunks = [{name: values[rank * size : (rank + 1) * size] for name, values in kwargs.items()} for rank in range(self.ranks)]
-        return call(self, method_name, [{"batch": chunk} for chunk in chunks])
+        parts = [slice(rank * size, (rank + 1) * size) for rank in range(self.ranks)]
+        return call(self, method_name, [{"batch": {name: values[part] for name, values in kwargs.items()}} for part in parts])
 
     def run(self, method_name: str, kwargs: dict[str, Any]) -> Any:
         if method_name == "save_checkpoint":
@@ -196,7 +196,7 @@ def models(settings: Any, plan: Any, path: str) -> tuple[dict[str, Group], list[
 
     groups = {
         "actor": Group(
-            "actor", {"append": lambda experience: trainer.replay_buffer.append(experience), "fit": fit, "forward": scores(actor)},
+            "actor", {"append": trainer.replay_buffer.append, "fit": fit, "forward": scores(actor)},
             ranks,
         ),
         "reference": Group("reference", {"forward": scores(reference)}, ranks),
@@ -219,7 +219,7 @@ def models(settings: Any, plan: Any, path: str) -> tuple[dict[str, Group], list[
 
         groups["critic"] = Group(
             "critic",
-            {"append": lambda experience: values.replay_buffer.append(experience), "fit": fit_critic, "forward": scores(critic)},
+            {"append": values.replay_buffer.append, "fit": fit_critic, "forward": scores(critic)},
             ranks,
         )
         trained.append(critic)
@@ -231,7 +231,6 @@ def drive(settings: Any, plan: Any, groups: dict[str, Group], options: dict[str,
     from openrlhf.trainer import ppo_trainer
     from openrlhf.trainer.ppo_trainer import BasePPOTrainer
     from openrlhf.trainer.ppo_utils import experience_maker
-    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
     class Ray:
         """Ray within one process: a reference is the value itself."""
@@ -244,6 +243,13 @@ def drive(settings: Any, plan: Any, groups: dict[str, Group], options: dict[str,
         plan, groups["actor"], groups.get("critic"), None, groups["reference"] if settings.algo.kl.init_coef > 0 else None, None,
         Tokens(),
     )  # fmt: skip
+    return run(trainer, settings, options)
+
+
+def run(trainer: Any, settings: Any, options: dict[str, Any]) -> list[dict[str, float]]:
+    """The steps, as OpenRLHF's ``fit`` makes them, on answers of ours."""
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
     logged = []
 
     class Logger:
@@ -268,7 +274,6 @@ def drive(settings: Any, plan: Any, groups: dict[str, Group], options: dict[str,
 
 
 def main(options: dict[str, Any]) -> None:
-    os.environ.update({"DS_ACCELERATOR": "cpu", "LOCAL_RANK": os.environ.get("LOCAL_RANK", "0")})
     cpu.prepare()
     if options["record"]:
         from rl_doctor.collectors.openrlhf import install
