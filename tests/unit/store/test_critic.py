@@ -99,7 +99,8 @@ def test_check_compares_what_was_logged_of_the_critic(tmp_path: Path) -> None:
     assert result.outcome == "passed"  # vpred_mean is right; vf_loss is not compared, as how it is aggregated is not known
     folder = recorded(tmp_path / "wrong")
     with Recorder(folder, INFO) as recorder:
-        recorder.log_metrics(2, {"critic/vpred_mean": 9.0})
+        for step in STEPS:
+            recorder.log_metrics(step, {"critic/vpred_mean": 9.0})
     (result,) = [result for result in check(open_run(folder)).results if result.code == "RLD801"]
     assert "critic/vpred_mean" in result.findings[0].message
 
