@@ -34,6 +34,7 @@ from rl_doctor.store.writer import RunWriter
 QUEUE_BYTES: Final = 1 << 30
 _POLL_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 60.0
+_NOWHERE: Final = -1
 _GRACE_SECONDS: Final = 10.0
 _OPEN_SECONDS: Final = 60.0
 _P = ParamSpec("_P")
@@ -79,7 +80,7 @@ class Recorder:
         on_part: called in the writer thread after each part, with the steps that the part completes.
         record_token_ids: whether to keep ``token_id``.
         blocking: wait for the writer where it is slower than the training, instead of dropping whole steps.
-        queue_bytes: how many bytes of snapshots may wait for the writer.
+        queue_bytes: how many bytes of snapshots and of unwritten rows may be held; a step that takes more is dropped.
         sampling: share of the groups whose tokens are kept, whole groups in turn; rewards, lengths and groups of all stay. None
             keeps all.
         quota: bytes that the run's files may take, or, below 1, that share of the space free at the start; beyond it old steps
@@ -257,6 +258,10 @@ class Recorder:
         """Undo ``rl_doctor.attach``: restore the trainer's methods and close."""
         self.close()
 
+    def __reduce__(self) -> tuple[Callable[[str], Recorder], tuple[str]]:
+        # What holds a recorder may go to another process, which records as little as a forked one.
+        return _elsewhere, (self.guard.path,)
+
     def __enter__(self) -> Self:
         return self
 
@@ -274,6 +279,9 @@ class Recorder:
     ) -> None:
         if info is None or isinstance(info, Mapping):
             info = info_from_json(dict(info or {}), "info")
+        if session == _NOWHERE:
+            self._pid = _NOWHERE
+            return
         if rank != 0 and session is None:
             self.guard.fail("rank 0 has no session in it")
             return
@@ -295,7 +303,7 @@ class Recorder:
     def _ready(self) -> bool:
         """Whether to record; says once why not."""
         if os.getpid() != self._pid:
-            self.guard.fail("this process was forked from the one that records")
+            self.guard.fail("this process is not the one that records")
             return False
         if self.guard.failed.is_set():
             return False
@@ -317,7 +325,7 @@ class Recorder:
             self._go_back(step)
         self._last = step
         if self._step is not None and step > self._step:
-            self._end(self._step)
+            self._end(self._step, wake=False)
         self._step = step
 
     def _go_back(self, step: int) -> None:
@@ -326,14 +334,14 @@ class Recorder:
             self._dropping = None
         self._backlog.put(Again(step))
 
-    def _end(self, step: int) -> None:
+    def _end(self, step: int, *, wake: bool = True) -> None:
         if self._step is None and self._ended is not None and step <= self._ended:
             return
         self._ended = step
         if self._step is not None and self._step <= step:
             self._step = None
         if self._dropping != step:
-            self._backlog.put(StepEnd(step))
+            self._backlog.put(StepEnd(step), wake=wake)
 
     def _put_rollout(self, step: int, given: Mapping[str, Any]) -> None:
         columns, full_width = self._known(given)
@@ -397,7 +405,7 @@ class Recorder:
         dtype = "" if self._dtype_known else dtype_of(columns.get("logprob"))
         if dtype:
             self._dtype_known = True
-            self._backlog.put(LogprobDtype(dtype))
+            self._backlog.put(LogprobDtype(dtype), wake=False)
 
     def _alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive() and not self.guard.failed.is_set()
@@ -425,6 +433,11 @@ class Recorder:
 @functools.lru_cache(maxsize=64)
 def _resolution(names: tuple[str, ...]) -> Resolution:
     return resolve(names, "log_batch")
+
+
+def _elsewhere(path: str) -> Recorder:
+    """The copy of a recorder: it records nothing, and says so when it is asked to."""
+    return Recorder(path, session=_NOWHERE)
 
 
 def _ids_are_widest(columns: Mapping[str, Any]) -> bool:
