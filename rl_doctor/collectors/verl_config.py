@@ -27,7 +27,8 @@ _NATIVE: Final[Mapping[str, tuple[str, ...]]] = {
         "strategy", "ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", "ppo_max_token_len_per_gpu",
         "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "policy_loss", "loss_agg_mode", "loss_scale_factor",
         "entropy_coeff", "calculate_entropy", "calculate_sum_pi_squared", "use_kl_loss", "kl_loss_coef", "kl_loss_type",
-        "tau_pos", "tau_neg", "ppo_epochs", "shuffle", "data_loader_seed", "use_fused_kernels", "rollout_n", "use_rollout_log_probs",
+        "tau_pos", "tau_neg", "ppo_epochs", "shuffle", "data_loader_seed", "use_fused_kernels", "rollout_n",
+        "use_rollout_log_probs",
     ),
     "actor_rollout_ref.actor.optim": (
         "lr", "lr_warmup_steps", "lr_warmup_steps_ratio", "lr_scheduler_type", "weight_decay", "clip_grad", "betas", "optimizer",

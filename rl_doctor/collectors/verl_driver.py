@@ -48,11 +48,11 @@ class Driver:
             self._recorders[critic] = Recorder(folder, info, **self._options)
         return self._recorders[critic]
 
-    def entry(self, batch: Any, *, critic: bool) -> str | None:
-        """What the workers are told with a batch; None where the recording has ended."""
+    def entry(self, batch: Any, *, critic: bool) -> str:
+        """What the workers are told with a batch; empty where the recording has ended."""
         recorder = self.recorder(critic=critic)
         if not recorder.recording or recorder.session is None:
-            return None
+            return ""
         step = int(self._trainer.global_steps)
         call = self._calls[critic, step]
         self._calls[critic, step] += 1
@@ -178,11 +178,14 @@ def _driver(trainer: Any) -> Driver | None:
 
 
 def _around_update(original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, critic: bool, **kwargs: Any) -> Any:
-    told = None
-    with process_guard()("tell the workers where to record to"):
+    told, driver = None, None
+    with process_guard()("open the run"):
         driver = _driver(trainer)
-        text = None if driver is None else driver.entry(batch, critic=critic)
-        if text is not None:
+    if driver is not None:
+        text = ""
+        with driver.recorder(critic=critic).guard("tell the workers where to record to"):
+            text = driver.entry(batch, critic=critic)
+        with process_guard()("tell the workers where to record to"):
             told = batch.extra_info if _is_meta(batch) else batch.meta_info
             told[ENTRY] = text
     try:

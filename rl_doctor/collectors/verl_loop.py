@@ -1,4 +1,4 @@
-"""Loops of verl's workers without its driver: one process, or one per data-parallel rank, that calls ``TrainingWorker`` itself."""
+"""Loops of verl's workers without its driver: one process, or one per data-parallel rank, that calls ``TrainingWorker``."""
 
 from __future__ import annotations
 

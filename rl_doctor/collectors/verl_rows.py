@@ -171,11 +171,13 @@ def sequence_columns(data: Any, lengths: Lengths, entry: Entry | None, rank: int
         "data_source": _texts(per_row(data, "data_source")),
         "reward": _sums(data, "token_level_rewards", "rm_scores", "token_level_scores"),
         "score": _sums(data, "rm_scores", "token_level_scores"),
+        "weight_version": _whole(per_row(data, "max_global_steps"), "int64"),
         "is_padding": _padding(groups, sessions, entry),
     }
     extra = [fields if isinstance(fields, Mapping) else {} for fields in per_row(data, "extra_fields") or []]
     if extra:
-        columns["weight_version"] = _whole([fields.get("max_global_steps") for fields in extra], "int64")
+        versions = _whole([fields.get("max_global_steps") for fields in extra], "int64")
+        columns["weight_version"] = columns["weight_version"] if versions is None else versions
         columns["finish_reason"] = _texts([_REASONS.get(reason, reason) for reason in map(_reason, extra)])
         columns["reward_components"] = _components([fields.get("reward_extra_info") for fields in extra])
     return {name: values for name, values in columns.items() if values is not None}

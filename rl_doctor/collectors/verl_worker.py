@@ -37,10 +37,12 @@ _UPDATE: Final = "_rl_doctor_update"
 class _Update:
     """An update that a worker makes: one call of ``train_mini_batch``.
 
-    ``per_epoch`` is the number of mini-batches of an epoch, where it is known; ``made`` counts those that were made.
+    ``per_epoch`` is the number of mini-batches of an epoch, where it is known; ``made`` counts those that were made. Without an
+    entry, ``silent`` says that there is a driver, and that it does not record.
     """
 
     entry: Entry | None
+    silent: bool
     per_epoch: int | None
     made: int = 0
 
@@ -88,7 +90,10 @@ def _around_train_mini_batch(original: Callable[..., Any], worker: Any, *args: A
 
 
 def _begin_update(worker: Any, data: Any) -> _Update | None:
-    entry = _take_entry(data)
+    text = _take_entry(data)
+    entry = Entry.from_text(text) if text else None
+    if text is not None and entry is None:
+        return _Update(None, True, None)  # noqa: FBT003 - what it says stands in the class
     if entry is None and verl_run.run_path(LOOP.config) is None:
         return None
     given = getattr(data, "extra_info", None)
@@ -100,15 +105,15 @@ def _begin_update(worker: Any, data: Any) -> _Update | None:
     size, number = given.get("mini_batch_size"), given.get("num_mini_batch")
     ranks = int(worker.engine.get_data_parallel_size())
     per_epoch = len(data) * ranks // int(size) if size else int(number) if number else None
-    return _Update(entry, per_epoch)
+    return _Update(entry, False, per_epoch)  # noqa: FBT003 - what it says stands in the class
 
 
-def _take_entry(data: Any) -> Entry | None:
-    """The driver's entry, taken out of the batch."""
+def _take_entry(data: Any) -> str | None:
+    """The driver's entry, taken out of the batch: empty where it says that nothing is recorded, None where there is no driver."""
     given = getattr(data, "extra_info", None)
     text = data.pop(ENTRY, None) if given is None else given.pop(ENTRY, None)
     text = getattr(text, "data", text)
-    return Entry.from_text(text) if isinstance(text, str) else None
+    return text if isinstance(text, str) else None
 
 
 def _number_rows(data: Any) -> None:
@@ -120,9 +125,9 @@ def _end_update(worker: Any, data: Any, update: _Update) -> None:
     if getattr(data, "extra_info", None) is None:
         data.pop(ROW, None)
     entry = update.entry
-    if entry is None:
+    if entry is None and not update.silent:
         LOOP.update_made(critic=_is_critic(worker))
-    elif entry.last and worker.engine.is_mp_src_rank_with_outputs():
+    elif entry is not None and entry.last and worker.engine.is_mp_src_rank_with_outputs():
         _of_driver(worker, entry).end_step(entry.step)
 
 
@@ -172,20 +177,25 @@ def _tap(loss: Callable[..., Any], under_way: _MiniBatch) -> Callable[..., Any]:
 
 def _begin_mini_batch(worker: Any, data: Any) -> _MiniBatch | None:
     update: _Update | None = getattr(worker, _UPDATE, None)
-    if worker.loss_fn is None or not worker.engine.is_mp_src_rank_with_outputs():
+    if worker.loss_fn is None or not worker.engine.is_mp_src_rank_with_outputs() or (update is not None and update.silent):
         return None
     keys = set(data.keys())
     critic = _is_critic(worker)
     if not {"prompts", "responses", "response_mask", *(("returns",) if critic else ("old_log_probs", "advantages"))} <= keys:
         return None
     entry = None if update is None else update.entry
-    config = _config_of(worker.loss_fn)
     if entry is None:
-        recorder, step, call = LOOP.recorder(worker, config, data, critic=critic)
+        recorder, step, call = LOOP.recorder(worker, _config_of(worker.loss_fn), data, critic=critic)
     else:
         recorder, step, call = _of_driver(worker, entry), entry.step, entry.call
     if recorder is None or not recorder.recording:
         return None
+    with recorder.guard("prepare a mini-batch"):
+        return _mini_batch(worker, data, recorder, step, call, update)
+    return None
+
+
+def _mini_batch(worker: Any, data: Any, recorder: Recorder, step: int, call: int, update: _Update | None) -> _MiniBatch:
     rank = int(worker.engine.get_data_parallel_rank())
     shared: dict[str, Any] = {
         "rank": rank,
@@ -198,8 +208,9 @@ def _begin_mini_batch(worker: Any, data: Any) -> _MiniBatch | None:
         shared["minibatch"] = call * update.per_epoch + update.made % update.per_epoch
         update.made += 1
     lengths = lengths_of(data)
-    rows = sequence_columns(data, lengths, entry, rank)
-    return _MiniBatch(recorder, step, shared, rows, lengths, {}, getattr(config, "loss_scale_factor", None))
+    rows = sequence_columns(data, lengths, None if update is None else update.entry, rank)
+    factor = getattr(_config_of(worker.loss_fn), "loss_scale_factor", None)
+    return _MiniBatch(recorder, step, shared, rows, lengths, {}, factor)
 
 
 def _config_of(loss: Any) -> Any:
@@ -243,6 +254,8 @@ def _record(under_way: _MiniBatch, output: Mapping[str, Any], data: Any) -> None
     }
     under_way.micro_batches += 1
     columns |= under_way.shared | contexts | rows
+    if columns["grad_accumulation"] is None:
+        columns["grad_accumulation"] = plain(data, "num_micro_batch")
     returns = columns.pop("return", None)
     given = {name: value for name, value in columns.items() if value is not None}
     under_way.recorder.log_batch(step=under_way.step, returns=returns, reward_components=components or None, **given)

@@ -52,8 +52,10 @@ def rows_of(step: int, n: int) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 def main(options: dict[str, Any]) -> None:
+    os.environ["RAY_prestart_worker_first_driver"] = "0"
     import ray
     import transfer_queue as tq
+    from omegaconf import OmegaConf
     from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
     from verl.trainer.ppo.v1 import trainer_base
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
@@ -63,8 +65,8 @@ def main(options: dict[str, Any]) -> None:
     folder = tempfile.mkdtemp()
     train.save_model(f"{folder}/model")
     config = train.configuration(f"{folder}/model", train.DEFAULTS | {"overrides": SETTINGS})
-    ray.init(num_cpus=32, include_dashboard=False, object_store_memory=100 << 20, logging_level="ERROR")
-    tq.init()
+    ray.init(num_cpus=6, include_dashboard=False, object_store_memory=100 << 20, logging_level="ERROR")
+    tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1, "total_storage_size": 1000}}}))
     os.environ["RL_DOCTOR_RUN"] = options["record"]  # of this process alone: the workers' were copied at ray.init
     group = RayWorkerGroup(
         resource_pool=RayResourcePool([options["ranks"]], use_gpu=False, max_colocate_count=1),

@@ -298,3 +298,20 @@ def test_micro_batches_of_so_many_tokens(train: Train) -> None:
     sizes = np.unique(np.stack([columns[name] for name in IDS], axis=1), axis=0, return_counts=True)[1]
     assert len(set(sizes.tolist())) > 1
     assert_policy_keys(trained)
+
+
+def test_the_driver_of_old(train: Train) -> None:
+    trained = train(driver="v0")
+    assert "rl-doctor" not in trained.said
+    assert trained.run.info.writing_ranks == (0, 1)
+    columns, lengths = trained.columns("uid", "group", "epoch", "response_length", "padded_width", "reward", "token_id")
+    assert len(set(columns["uid"])) == 48
+    assert len(set(columns["group"])) == 12
+    assert set(columns["padded_width"].tolist()) == {12}
+    np.testing.assert_array_equal(columns["response_length"], lengths)
+    for step, logged in trained.log.items():
+        rows = (columns["step"] == step) & (columns["epoch"] == 0)
+        assert columns["response_length"][rows].mean() == pytest.approx(logged["response_length/mean"], rel=EXACT)
+        assert columns["reward"][rows].mean() == pytest.approx(logged["critic/rewards/mean"], rel=1e-5)
+    assert_policy_keys(trained)
+    assert trained.weights == train(record=False, driver="v0").weights

@@ -21,7 +21,7 @@ from typing import Any
 DEFAULTS: dict[str, Any] = {
     "record": None,  # run folder, or None to train without a recorder
     "log": None,  # file that verl's own file logger writes
-    "driver": False,  # update through the methods of verl's PPOTrainer
+    "driver": False,  # update through the methods of verl's PPOTrainer, or with "v0" of its RayPPOTrainer
     "steps": 3,
     "prompts": 4,  # per step
     "overrides": [],  # of verl's configuration, as on its command line
@@ -343,7 +343,9 @@ class Loop:
             self._values(batch, rollout)
         trainer._compute_advantage(batch, metrics)
         batch.extra_info.clear()
-        if self.options["driver"]:
+        if self.options["driver"] == "v0":
+            self._update_padded(batch, metrics)
+        elif self.options["driver"]:
             for method in [trainer._update_critic] * bool(self.critic) + [trainer._update_actor]:
                 own = method.__func__ if self.rank == 0 else getattr(method.__func__, "__wrapped__", method.__func__)
                 own(trainer, batch, metrics)
@@ -401,6 +403,47 @@ class Loop:
             )  # fmt: skip
             output = tu.get(worker.train_mini_batch(data), "metrics")
             metrics.update(reduce_metrics(rename_dict(output, f"{name}/")))
+
+
+    def _update_padded(self, batch: Any, metrics: dict[str, Any]) -> None:
+        """Update through ``RayPPOTrainer``, whose batch holds the data itself, padded to the left and to the right."""
+        import numpy as np
+        import torch
+        from verl import DataProto
+        from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+        from verl.utils.metric import reduce_metrics
+
+        rows = [self.queue.rows[key] for key in batch.keys]
+        width = max(len(row["prompts"]) for row in rows)
+
+        def right(name: str) -> Any:
+            padded = [torch.nn.functional.pad(row[name], (0, LIMIT - len(row[name]))) for row in rows]
+            return torch.stack(padded)
+
+        prompts = torch.stack([torch.nn.functional.pad(row["prompts"], (width - len(row["prompts"]), 0)) for row in rows])
+        attention = torch.tensor(
+            [
+                [0] * (width - len(row["prompts"])) + [1] * len(row["input_ids"]) + [0] * (LIMIT - len(row["responses"]))
+                for row in rows
+            ]
+        )
+        names = ("responses", "response_mask", "old_log_probs", "ref_log_prob", "advantages", "returns", "rollout_log_probs")
+        tensors = {name: right(name) for name in names if name in rows[0]}
+        tensors |= {"token_level_scores": right("rm_scores"), "token_level_rewards": right("rm_scores")}
+        tensors |= {"prompts": prompts, "input_ids": torch.cat([prompts, tensors["responses"]], 1), "attention_mask": attention}
+        tensors["position_ids"] = (attention.cumsum(1) - 1).clamp(min=0)
+        texts = {name: np.array([row[name] for row in rows], object) for name in ("uid", "data_source")}
+        data = DataProto.from_single_dict(tensors | texts)
+        trainer = RayPPOTrainer.__new__(RayPPOTrainer)
+        trainer.config, trainer.global_steps, trainer.tokenizer = self.config, self.trainer.global_steps, self.trainer.tokenizer
+        trainer.distillation_config, trainer.use_critic = None, False
+        trainer.actor_rollout_wg = type("Group", (), {})()
+        trainer.actor_rollout_wg.update_actor = lambda given: self.actor.train_mini_batch(data=given)
+        trainer.actor_rollout_wg._dispatch_info = {"actor": [0]}
+        self.padded = getattr(self, "padded", None) or trainer
+        self.padded.global_steps = self.trainer.global_steps
+        output = self.padded._update_actor(data)
+        metrics.update(reduce_metrics(output.meta_info["metrics"]))
 
 
 if __name__ == "__main__":
