@@ -30,7 +30,7 @@ def install_critic(module: ModuleType, to: Destination) -> None:
 
 def _install(owner: type, to: Destination, kind: type[_Passes]) -> None:
     def passes(trainer: Any) -> _Passes:
-        found = vars(trainer).get(_STATE)
+        found = getattr(trainer, _STATE, None)
         if not isinstance(found, kind):
             found = kind(trainer, to)
             setattr(trainer, _STATE, found)

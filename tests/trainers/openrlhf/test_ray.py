@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 GUIDE = (ROOT / "docs" / "guide" / "openrlhf.md").read_text("utf-8")
 COMMAND = r"^RL_DOCTOR_RUN=(\S+) python (-m rl_doctor\.collectors\.openrlhf) openrlhf\.cli\.train_ppo_ray"
 
+CHECK = r"^rl-doctor (check \S+)$"
+
 
 def test_the_command_of_the_guide(tmp_path: Path, variables: dict[str, str]) -> None:
     found = re.search(COMMAND, GUIDE, re.MULTILINE)
@@ -36,6 +38,17 @@ def test_the_command_of_the_guide(tmp_path: Path, variables: dict[str, str]) -> 
     for item in logged.values():
         assert (np.abs(item.logged - item.recomputed) <= item.tolerance).all(), item.name
     assert [row["policy_loss"] for row in trained.log] == run.metrics().series("policy_loss")[1].tolist()
+    (line,) = re.findall(CHECK, GUIDE, re.MULTILINE)
+    checked = subprocess.run(
+        [sys.executable, "-m", "rl_doctor", *line.split()],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
+    assert "0 errors" in checked.stdout
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from tests.trainers.openrlhf.settings import arguments
 OPTIONS: dict[str, Any] = {
     "record": None,  # run folder, or None to train without a recorder
     "break_at": None,  # step before which the run folder is replaced by a file
-    "raise_at": None,  # step in whose training an exception is raised
     "steps": 3,
     "args": {},  # arguments that differ from settings.DEFAULTS
 }
