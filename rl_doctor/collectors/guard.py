@@ -22,7 +22,7 @@ class Guard:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = _printable(path)
         self.reason: str | None = None
         self.failed = threading.Event()
         self.on_failure: Callable[[], None] | None = None
@@ -45,8 +45,8 @@ class Guard:
         # Taken once and never given back, so that no process that was forked meanwhile can wait for it in vain.
         if not self._first.acquire(blocking=False):
             return
-        self.reason = reason
-        logger.error("rl-doctor stopped recording %s (training goes on): %s", self.path, reason)
+        self.reason = _printable(reason)
+        logger.error("rl-doctor stopped recording %s (training goes on): %s", self.path, self.reason)
         self.failed.set()
         if self.on_failure is not None:
             try:
@@ -59,3 +59,8 @@ def one_line(error: BaseException) -> str:
     """An exception as one line: its message, or its type where the message is empty."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _printable(text: str) -> str:
+    """The text with escapes for what no log and no document can hold: bytes of a path that are no text."""
+    return text.encode(errors="backslashreplace").decode()

@@ -199,6 +199,7 @@ class RunWriter:
         parts = [part for name in names if (part := layout.parse_part(name))]
         used = {(part.session, part.rank) for part in parts}
         used |= {claim for name in names if (claim := layout.parse_writer(name))}
+        self._before = {layout.writer_name(*writer): 0 for writer in used}
         for part in parts:
             writer = layout.writer_name(part.session, part.rank)
             self._before[writer] = max(self._before.get(writer, 0), part.number + 1)
