@@ -161,6 +161,7 @@ def _summary(run: Run, logged: Logged, told: tuple[str, ...]) -> RunSummary:
     return RunSummary(
         shown(run.path), info.trainer, info.trainer_version, info.algorithm, facts.first_step, facts.last_step, facts.sequences,
         facts.tokens, facts.skipped_parts, unknown, notes, facts.renamed_columns, len(logged),
+        info.sampling if info.sampling is not None and info.sampling < 1 else None,
     )  # fmt: skip
 
 

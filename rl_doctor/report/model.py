@@ -106,7 +106,8 @@ class Result:
 class RunSummary:
     """What was read: path, trainer, algorithm, step range, sizes, and what was left out of the reading.
 
-    ``logged_values`` counts what the trainer itself logged.
+    ``logged_values`` counts what the trainer itself logged. ``sampling`` is the share of groups whose tokens were kept, where
+    not all were.
     """
 
     path: str
@@ -122,6 +123,7 @@ class RunSummary:
     notes: tuple[str, ...] = ()
     renamed_columns: tuple[str, ...] = ()
     logged_values: int = 0
+    sampling: float | None = None
 
     @property
     def only_logged(self) -> bool:

@@ -92,7 +92,7 @@ def _headline(console: Console, report: Report) -> None:
         " ".join(part for part in (run.trainer, run.trainer_version) if part) or "trainer unknown",
         run.algorithm or "algorithm unknown",
         steps(run.first_step, run.last_step),
-        count(run.logged_values, "logged value") if run.only_logged else count(run.tokens, "token"),
+        count(run.logged_values, "logged value") if run.only_logged else _tokens(run),
         f"{count(ran, 'rule')} run, {len(report.results) - ran} skipped",
     ]
     console.print(Text(printable(" · ".join(known))))
@@ -101,6 +101,11 @@ def _headline(console: Console, report: Report) -> None:
             console.print(Text(f"No findings, but inconclusive: too short for {count(short, 'rule')}.", "yellow"))
         else:
             console.print(Text("No findings.", "green"))
+
+
+def _tokens(run: RunSummary) -> str:
+    of = "" if run.sampling is None else f" of {100 * run.sampling:.4g}% of the groups"
+    return f"{count(run.tokens, 'token')}{of}"
 
 
 def _together(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -92,6 +92,7 @@ def test_evidence_from_a_sample_is_marked_and_the_report_says_so() -> None:
     printed = text.render([report], width=400)
     assert "estimated from a sample of the tokens" in printed
     assert "metrics of tokens are estimates" in printed
+    assert f"{report.run.tokens:,} tokens of 50% of the groups · " in printed
 
 
 def test_logged_metrics_of_tokens_are_not_compared_and_those_of_rows_are(whole: SimulatedRun) -> None:
