@@ -1,4 +1,4 @@
-"""What the trainer has logged and the writer thread has not yet taken: bounded in bytes, dropping whole steps."""
+"""What the trainer has logged and the writer thread has not yet written: bounded in bytes, dropping whole steps."""
 
 from __future__ import annotations
 
@@ -91,31 +91,54 @@ class Backlog:
     """A queue from the trainer to the writer thread.
 
     Args:
-        limit: bytes of snapshots that it holds at most; a single larger one is taken when it is empty.
+        limit: bytes of snapshots that wait here, and of rows that the writer thread holds, at most; a single larger one is taken
+            when there is nothing else.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._nbytes = 0
+        self._held = 0
+        self._waiting = False
         self._messages: deque[Message] = deque()
         self._changed = threading.Condition()
 
     def fits(self, nbytes: int) -> bool:
         """Whether a message of that size can be put now."""
         with self._changed:
-            return self._nbytes == 0 or self._nbytes + nbytes <= self._limit
+            used = self._nbytes + self._held
+            return used == 0 or used + nbytes <= self._limit
 
     def wait_until_fits(self, nbytes: int, alive: Callable[[], bool]) -> None:
         """Wait for room, as long as ``alive()``."""
         while alive() and not self.fits(nbytes):
             with self._changed:
+                self._waiting = True
+                self._changed.notify_all()
                 self._changed.wait(_POLL_SECONDS)
+        self._waiting = False
 
-    def put(self, message: Message) -> None:
-        """Append a message."""
+    def pressed(self) -> bool:
+        """Whether somebody waits for room that only the writer thread can make, by writing what it holds."""
+        return self._waiting and self._held > 0 and not self._messages
+
+    def put(self, message: Message, *, wake: bool = True) -> None:
+        """Append a message.
+
+        Args:
+            message: the message.
+            wake: whether to wake the writer thread, which then wants the interpreter; not where another message follows at once.
+        """
         with self._changed:
             self._messages.append(message)
             self._nbytes += _size(message)
+            if wake:
+                self._changed.notify_all()
+
+    def hold(self, nbytes: int) -> None:
+        """Say how many bytes the writer thread holds."""
+        with self._changed:
+            self._held = nbytes
             self._changed.notify_all()
 
     def drop(self, step: int) -> None:
@@ -127,13 +150,18 @@ class Backlog:
             self._changed.notify_all()
 
     def get(self, timeout: float | None) -> Message | None:
-        """Take the next message; None when ``timeout`` seconds have passed without one."""
+        """Take the next message; None when ``timeout`` seconds have passed without one, or somebody waits for room.
+
+        Its bytes count as held by whoever takes it, until that says otherwise.
+        """
         with self._changed:
-            if not self._messages and not self._changed.wait_for(lambda: bool(self._messages), timeout):
+            if not self._messages:
+                self._changed.wait_for(lambda: bool(self._messages) or self.pressed(), timeout)
+            if not self._messages:
                 return None
             message = self._messages.popleft()
             self._nbytes -= _size(message)
-            self._changed.notify_all()
+            self._held += _size(message)
             return message
 
     def clear(self) -> None:
@@ -143,7 +171,7 @@ class Backlog:
                 if isinstance(message, Flush):
                     message.done.set()
             self._messages.clear()
-            self._nbytes = 0
+            self._nbytes = self._held = 0
             self._changed.notify_all()
 
 

@@ -77,6 +77,7 @@ class Worker:
         self._sampler = sampler
         self._thinner = thinner
         self._open: dict[int, list[Rows]] = {}
+        self._open_bytes: dict[int, int] = {}
         self._ready: list[Rows] = []
         self._ready_bytes = 0
         self._completed: list[int] = []
@@ -106,8 +107,11 @@ class Worker:
             with self._guard("write what was recorded"):
                 if message is not None:
                     running = self._take(message)
-                if self._due():
+                if self._backlog.pressed():
+                    self._write_all()
+                elif self._due():
                     self._write_part()
+            self._backlog.hold(sum(self._open_bytes.values()) + self._ready_bytes)
             if isinstance(message, Flush):
                 message.done.set()
             if self._thinner is not None:
@@ -139,7 +143,9 @@ class Worker:
         """Handle one message; whether to go on."""
         match message:
             case Rollout(step, copies):
-                self._open.setdefault(step, []).append(copies.rows(step, full_width=message.full_width))
+                rows = copies.rows(step, full_width=message.full_width)
+                self._open.setdefault(step, []).append(rows)
+                self._open_bytes[step] = self._open_bytes.get(step, 0) + _bytes_of(rows)
             case Logged():
                 self._metrics.extend(_records(message))
             case StepEnd(step):
@@ -150,7 +156,7 @@ class Worker:
                 names = tuple(sorted({*(self._writer.info.unknown_columns or ()), name}))
                 self._writer.update_info(replace(self._writer.info, unknown_columns=names))
             case StepDropped(step):
-                self._open.pop(step, None)
+                self._forget(step)
                 self._writer.count_dropped(1)
             case Again(step):
                 self._go_back(step)
@@ -171,20 +177,24 @@ class Worker:
     def _go_back(self, step: int) -> None:
         """Forget what is held of the step and of later ones, and let what follows replace what is not held any more."""
         for begun in [begun for begun in self._open if begun >= step]:
-            del self._open[begun]
+            self._forget(begun)
         if self._highest is not None and self._highest >= step:
             if self._ready or self._completed:
                 self._write_part()
             self._writer.begin_attempt()
             self._highest = None
 
+    def _forget(self, step: int) -> list[Rows]:
+        self._open_bytes.pop(step, None)
+        return self._open.pop(step, [])
+
     def _release(self, step: int) -> None:
-        rows = self._open.pop(step, [])
+        rows = self._forget(step)
         self._highest = step if self._highest is None else max(self._highest, step)
         if self._sampler is not None:
             rows = self._sampler.thin(rows, self._writer.rank)
         self._ready.extend(rows)
-        self._ready_bytes += sum(array.nbytes for part in rows for array in part.columns.values())
+        self._ready_bytes += sum(map(_bytes_of, rows))
 
     def _write_all(self) -> None:
         for step in list(self._open):
@@ -207,6 +217,10 @@ class Worker:
         self._last_part = time.monotonic()
         if self._on_part is not None:
             self._on_part(completed)
+
+
+def _bytes_of(rows: Rows) -> int:
+    return sum(array.nbytes for array in rows.columns.values())
 
 
 def _records(message: Logged) -> list[Mapping[str, Any]]:

@@ -26,6 +26,8 @@ def test_is_bounded_in_bytes_but_takes_one_of_any_size() -> None:
     assert backlog.fits(40)
     assert not backlog.fits(41)
     backlog.get(0)
+    assert not backlog.fits(41), "what was taken is not written yet"
+    backlog.hold(0)
     assert backlog.fits(1000)
 
 
@@ -53,6 +55,10 @@ def test_waiting_for_room_ends_when_there_is_some_or_nobody_makes_it() -> None:
     backlog.put(Rollout(1, {}, 100))
     backlog.wait_until_fits(1, alive=lambda: False)
     assert not backlog.fits(1)
-    threading.Timer(0.05, backlog.get, [0]).start()
+    backlog.get(0)
+    pressed = []
+    threading.Timer(0.05, lambda: (pressed.append(backlog.get(5) is None and backlog.pressed()), backlog.hold(0))).start()
     backlog.wait_until_fits(1, alive=lambda: True)
     assert backlog.fits(1)
+    assert pressed == [True], "whoever holds the rest is asked for it"
+    assert not backlog.pressed()
