@@ -7,7 +7,7 @@ that lets both use vector instructions. Arguments that may be absent come as emp
 
 from __future__ import annotations
 
-from math import exp, expm1, inf
+from math import exp, expm1, inf, nan
 from typing import Any, Final
 
 import numpy as np
@@ -96,31 +96,29 @@ def _powers(values, n):
 
 
 @_plain
-def _ends(values, n, ends):
-    """Take the extremes of the values that are not NaN into ends[:2], and the number of NaN into ends[2]."""
-    low, high, nan = ends[0], ends[1], 0
+def _stretch(values, n, low, high):
+    """Take the values into extremes of their own place, ``low`` and ``high``; NaN are left out. One place can use vectors."""
     for i in range(n):
-        low = min(low, values[i])
-        high = max(high, values[i])
-        nan += values[i] != values[i]
-    ends[0], ends[1] = low, high
-    ends[2] += nan
+        low[i] = min(low[i], values[i])
+        high[i] = max(high[i], values[i])
 
 
 @_plain
-def _widen(column, start, n, out):
-    for i in range(n):
-        out[i] = np.float64(column[start + i])
+def _widen(column, out):
+    for i in range(len(column)):
+        out[i] = np.float64(column[i])
 
 
 @_plain
-def _subtract(y, x, start, n, out):
-    for i in range(n):
-        out[i] = np.float64(y[start + i]) - np.float64(x[start + i])
+def _subtract(y, x, out):
+    for i in range(len(y)):
+        out[i] = np.float64(y[i]) - np.float64(x[i])
 
 
 @_plain
 def _clamp(values, n, bound):
+    if bound == inf:
+        return
     for i in range(n):
         values[i] = min(max(values[i], -bound), bound) if values[i] == values[i] else values[i]
 
@@ -131,25 +129,25 @@ def _loss(ratio, gain, n, low, high, dual, out):
         cut = min(max(ratio[i], low), high)
         loss = max(-gain[i] * ratio[i], -gain[i] * cut)
         loss = min(loss, -gain[i] * dual) if gain[i] < 0.0 else loss
-        out[i] = loss if ratio[i] == ratio[i] and gain[i] == gain[i] else np.nan
+        out[i] = loss if ratio[i] == ratio[i] and gain[i] == gain[i] else nan
 
 
 @_plain
 def _tally(ratio, gain, n, low, high, dual, counts, row):
-    below, above, bound_low, bound_high, dual_bound, nan = 0, 0, 0, 0, 0, 0
+    below, above, bound_low, bound_high, dual_bound, unknown = 0, 0, 0, 0, 0, 0
     for i in range(n):
         below += ratio[i] < low
         above += ratio[i] > high
         bound_low += (ratio[i] < low) & (gain[i] < 0.0)
         bound_high += (ratio[i] > high) & (gain[i] > 0.0)
         dual_bound += (ratio[i] > dual) & (gain[i] < 0.0)
-        nan += gain[i] != gain[i]
+        unknown += gain[i] != gain[i]
     counts[1, row] += below
     counts[2, row] += above
     counts[3, row] += bound_low
     counts[4, row] += bound_high
     counts[5, row] += dual_bound
-    counts[7, row] += nan
+    counts[7, row] += unknown
 
 
 @_plain
@@ -165,11 +163,11 @@ def _policy(new, old, pieces, classes, advantage, weight, bounds, sums, counts, 
     rows, starts, stops = pieces
     for piece in range(len(rows)):
         row = rows[piece]
+        top = tops[classes[row]]
         for start in range(starts[piece], stops[piece], _PIECE):
             n = min(_PIECE, stops[piece] - start)
-            _subtract(new, old, start, n, x)
-            if clamp < inf:
-                _clamp(x, n, clamp)
+            _subtract(new[start : start + n], old[start : start + n], x)
+            _clamp(x, n, clamp)
             _exponentials(x, n, bits, scale, ratio, k3)
             first, second, size = _powers(x, n)
             sums[0, row] += _total(ratio, n)
@@ -177,25 +175,27 @@ def _policy(new, old, pieces, classes, advantage, weight, bounds, sums, counts, 
             sums[2, row] += second
             sums[3, row] += _total(k3, n)
             sums[4, row] += size
-            zeros, nan = 0, 0
+            zeros, unknown = 0, 0
             for i in range(n):
                 single[i] = np.float32(x[i])
                 zeros += x[i] == 0.0
-                nan += x[i] != x[i]
+                unknown += x[i] != x[i]
             counts[0, row] += zeros
-            counts[6, row] += nan
+            counts[6, row] += unknown
             for i in range(n):
-                tops[classes[row], word[i] >> 16] += 1
-            _ends(ratio, n, ends)
+                top[word[i] >> 16] += 1
+            _stretch(ratio, n, ends[0], ends[1])
             if high < inf:
                 if len(advantage):
-                    _widen(advantage, start, n, gain)
+                    _widen(advantage[start : start + n], gain)
+                _tally(ratio, gain, n, low, high, dual, counts, row)
+                if len(advantage):
                     _loss(ratio, gain, n, low, high, dual, loss)
                     if len(weight):
+                        _widen(weight[start : start + n], gain)
                         for i in range(n):
-                            loss[i] *= np.float64(weight[start + i])
+                            loss[i] *= gain[i]
                     sums[5, row] += _total(loss, n)
-                _tally(ratio, gain, n, low, high, dual, counts, row)
 
 
 def policy(
@@ -211,8 +211,8 @@ def policy(
     """See ``kernels.policy``."""
     rows = len(tokens.edges) - 1
     sums, counts = np.zeros((6, rows)), np.zeros((8, rows), np.int64)
-    tops = np.zeros((int(classes.max(initial=0)) + 1, 1 << 16), np.int64)
-    ends = np.array([inf, -inf, 0.0])
+    tops = np.zeros((int(classes.max(initial=0)) + 1, 1 << 16), np.int32)
+    ends = _no_ends()
     ranged = clipping.low is not None and clipping.high is not None
     bounds = (
         1.0 - (clipping.low or 0.0),
@@ -223,7 +223,8 @@ def policy(
     absent = np.empty(0, np.float32)
     gain, factor = (absent if column is None else column for column in (advantage, weight))
     _policy(_fixed(new), _fixed(old), _pieces(tokens), *map(_fixed, (classes, gain, factor)), bounds, sums, counts, tops, ends)
-    return PolicyRows(sums, counts, tops, Extremes(float(ends[0]), float(ends[1]), int(tokens.edges[-1]), int(ends[2])))
+    of_ratio = Extremes(float(ends[0].min()), float(ends[1].max()), int(tokens.edges[-1]), int(counts[6].sum()))
+    return PolicyRows(sums, counts, tops.astype(np.int64), of_ratio)
 
 
 @_plain
@@ -236,16 +237,14 @@ def _divergence(x_of, to, pieces, inner, outer, sums):
         row = rows[piece]
         for start in range(starts[piece], stops[piece], _PIECE):
             n = min(_PIECE, stops[piece] - start)
-            _subtract(to, x_of, start, n, x)
+            _subtract(to[start : start + n], x_of[start : start + n], x)
             first, second, size = _powers(x, n)
             sums[0, row] += first
             sums[1, row] += second
             sums[3, row] += size
-            if inner < inf:
-                _clamp(x, n, inner)
+            _clamp(x, n, inner)
             _exponentials(x, n, bits, scale, power, k3)
-            if outer < inf:
-                _clamp(k3, n, outer)
+            _clamp(k3, n, outer)
             sums[2, row] += _total(k3, n)
 
 
@@ -267,13 +266,13 @@ def _pair(x, y, pieces, sums, ends, sides):
         row = rows[piece]
         for start in range(starts[piece], stops[piece], _PIECE):
             n = min(_PIECE, stops[piece] - start)
-            _subtract(y, x, start, n, d)
+            _subtract(y[start : start + n], x[start : start + n], d)
             _exponentials(d, n, bits, scale, power, k3)
             _, _, size = _powers(d, n)
             sums[0, row] += size
             sums[1, row] += _total(power, n)
             sums[2, row] += _total(k3, n)
-            _ends(d, n, ends)
+            _stretch(d, n, ends[0], ends[1])
             below, apart = 0, 0
             for i in range(n):
                 below += d[i] < -NOISE
@@ -284,9 +283,10 @@ def _pair(x, y, pieces, sums, ends, sides):
 
 def pair(x: Single, y: Single, tokens: Stretches) -> PairRows:
     """See ``kernels.pair``."""
-    sums, ends, sides = np.zeros((3, len(tokens.edges) - 1)), np.array([inf, -inf, 0.0]), np.zeros(2, np.int64)
+    sums, ends, sides = np.zeros((3, len(tokens.edges) - 1)), _no_ends(), np.zeros(2, np.int64)
     _pair(_fixed(x), _fixed(y), _pieces(tokens), sums, ends, sides)
-    return PairRows(sums, Extremes(float(ends[0]), float(ends[1]), int(tokens.edges[-1])), int(sides[0]), int(sides[1]))
+    of_difference = Extremes(float(ends[0].min()), float(ends[1].max()), int(tokens.edges[-1]))
+    return PairRows(sums, of_difference, int(sides[0]), int(sides[1]))
 
 
 @_plain
@@ -300,9 +300,9 @@ def _tail(x, y, pieces, sums):
         row = rows[piece]
         for start in range(starts[piece], stops[piece], _PIECE):
             n = min(_PIECE, stops[piece] - start)
-            _widen(x, start, n, d)
+            _widen(x[start : start + n], d)
             _exponentials(d, n, bits, scale, chance, k3)
-            _subtract(y, x, start, n, d)
+            _subtract(y[start : start + n], x[start : start + n], d)
             _exponentials(d, n, bits, scale, power, k3)
             for i in range(n):
                 chance[i] = abs(chance[i] * (k3[i] + d[i]))
@@ -325,8 +325,9 @@ def _moments(x, y, pieces, sums):
     rows, starts, stops = pieces
     for piece in range(len(rows)):
         first, second, left, right, product = 0.0, 0.0, 0.0, 0.0, 0.0
-        for i in range(starts[piece], stops[piece]):
-            a, b = np.float64(x[i]), np.float64(y[i])
+        left_part, right_part = x[starts[piece] : stops[piece]], y[starts[piece] : stops[piece]]
+        for i in range(len(left_part)):
+            a, b = np.float64(left_part[i]), np.float64(right_part[i])
             first += a
             second += b
             left += a * a
@@ -351,8 +352,9 @@ def _distance(left, right, pieces, sums):
     rows, starts, stops = pieces
     for piece in range(len(rows)):
         total = 0.0
-        for i in range(starts[piece], stops[piece]):
-            total += abs(np.float64(left[i]) - np.float64(right[i]))
+        one, other = left[starts[piece] : stops[piece]], right[starts[piece] : stops[piece]]
+        for i in range(len(one)):
+            total += abs(np.float64(one[i]) - np.float64(other[i]))
         sums[rows[piece]] += total
 
 
@@ -364,13 +366,34 @@ def distances(pairs: tuple[tuple[Single, Single], ...], tokens: Stretches) -> Fl
     return sums
 
 
+@_plain
+def _span(values, pieces, ends):
+    unknown = 0
+    _, starts, stops = pieces
+    for piece in range(len(starts)):
+        for start in range(starts[piece], stops[piece], _PIECE):
+            part = values[start : min(start + _PIECE, stops[piece])]
+            _stretch(part, len(part), ends[0], ends[1])
+            for i in range(len(part)):
+                unknown += part[i] != part[i]
+    return unknown
+
+
+def span(values: Single, tokens: Stretches) -> tuple[float, float]:
+    """See ``kernels.span``."""
+    ends = _no_ends().astype(values.dtype)
+    unknown = _span(_fixed(values), _pieces(tokens), ends)
+    return (float(ends[0].min()), float(ends[1].max())) if tokens.edges[-1] and not unknown else (nan, nan)
+
+
 @_free
 def _powers_of(values, pieces, sums, zeros):
     rows, starts, stops = pieces
     for piece in range(len(rows)):
         first, second, size, count = 0.0, 0.0, 0.0, 0
-        for i in range(starts[piece], stops[piece]):
-            value = np.float64(values[i])
+        part = values[starts[piece] : stops[piece]]
+        for i in range(len(part)):
+            value = np.float64(part[i])
             first += value
             second += value * value
             size += abs(value)
@@ -394,8 +417,9 @@ def _column(values, pieces, sums):
     rows, starts, stops = pieces
     for piece in range(len(rows)):
         total = 0.0
-        for i in range(starts[piece], stops[piece]):
-            total += np.float64(values[i])
+        part = values[starts[piece] : stops[piece]]
+        for i in range(len(part)):
+            total += np.float64(part[i])
         sums[rows[piece]] += total
 
 
@@ -404,6 +428,10 @@ def column(values: NDArray[Any], tokens: Stretches) -> Floats:
     sums = np.zeros(len(tokens.edges) - 1)
     _column(_fixed(values), _pieces(tokens), sums)
     return sums
+
+
+def _no_ends() -> Floats:
+    return np.stack([np.full(_PIECE, inf), np.full(_PIECE, -inf)])
 
 
 def _fixed(array: NDArray[Any]) -> NDArray[Any]:

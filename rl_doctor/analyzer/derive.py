@@ -18,7 +18,7 @@ from rl_doctor.analyzer.states import Sum, Sums
 from rl_doctor.analyzer.stretches import Stretches
 from rl_doctor.schema import MISSING_INT
 from rl_doctor.store.batch import Batch
-from rl_doctor.store.rows import is_token
+from rl_doctor.store.rows import is_token, splits_of
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -27,7 +27,7 @@ T = TypeVar("T")
 FIRST_STEP: Final = "rollout_first_step"
 """Sequence column that the engine adds: the first step that trained on the row's generation batch (needs rollout_step)."""
 
-_SHORT_STRETCH: Final = 64
+_SHORT_STRETCH: Final = 128
 """Mean number of tokens below which going over stretches costs more than taking their tokens by a mask first."""
 
 
@@ -63,7 +63,13 @@ def selection(batch: Batch) -> Bools:
 @derived
 def selected_splits(batch: Batch) -> NDArray[np.int64]:
     """Int64 ``[n_sequences + 1]``: splits of the selected tokens."""
-    return kept_splits(batch.splits, selection(batch))
+    if not in_place(batch):
+        return kept_splits(batch.splits, selection(batch))
+    starts, stops = _stretches(batch)
+    before = np.searchsorted(starts, batch.splits)  # they begin before the sequence, and the last may reach into it
+    inside = np.append(0, stops)[before] - batch.splits
+    splits: NDArray[np.int64] = splits_of(stops - starts)[before] - np.maximum(inside, 0)
+    return splits
 
 
 def kept_splits(splits: NDArray[np.int64], keep: Bools) -> NDArray[np.int64]:
@@ -102,8 +108,14 @@ def picked(batch: Batch, name: str) -> NDArray[Any]:
     """Column ``name`` at the selected tokens as it is stored, ``[n_selected]``; computed once per batch."""
     key = ("picked", name)
     if key not in batch.scratch:
-        column = batch.columns[name]
-        batch.scratch[key] = column if selection(batch).all() else column[selection(batch)]
+        column, (starts, stops) = batch.columns[name], _stretches(batch)
+        if not in_place(batch):
+            batch.scratch[key] = column[selection(batch)]
+        elif len(starts) == 1 and stops[0] - starts[0] == batch.n_tokens:
+            batch.scratch[key] = column
+        else:
+            pieces = [column[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+            batch.scratch[key] = np.concatenate([column[:0], *pieces])
     values: NDArray[Any] = batch.scratch[key]
     return values
 
@@ -116,18 +128,21 @@ def columns_of(batch: Batch, *names: str) -> tuple[NDArray[Any], ...]:
 @derived
 def in_place(batch: Batch) -> bool:
     """Whether the selected tokens stand in stretches that are worth a pass over the columns as they are stored."""
-    chosen = selection(batch)
-    return int(np.count_nonzero(chosen[1:] != chosen[:-1])) <= batch.n_tokens // _SHORT_STRETCH
+    return len(_stretches(batch)[0]) <= 1 + batch.n_tokens // _SHORT_STRETCH
+
+
+@derived
+def _stretches(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where stretches of selected tokens start and stop, int64 ``[k]``."""
+    chosen = np.concatenate([[False], selection(batch), [False]])
+    bounds = np.flatnonzero(chosen[1:] != chosen[:-1])
+    return bounds[::2], bounds[1::2]
 
 
 @derived
 def tokens(batch: Batch) -> Stretches:
     """The selected tokens in ``columns_of``; rows are the sequences that have one."""
-    if not in_place(batch):
-        return Stretches.whole(edges(batch))
-    chosen = np.concatenate([[False], selection(batch), [False]])
-    bounds = np.flatnonzero(chosen[1:] != chosen[:-1])
-    return Stretches(edges(batch), bounds[::2], bounds[1::2])
+    return Stretches(edges(batch), *_stretches(batch)) if in_place(batch) else Stretches.whole(edges(batch))
 
 
 def first_tokens(batch: Batch, name: str) -> NDArray[Any]:
@@ -149,8 +164,7 @@ def span(batch: Batch, name: str) -> tuple[float, float]:
     """Smallest and largest value of column ``name`` at the selected tokens, NaN where one is NaN or there is none."""
     key = ("span", name)
     if key not in batch.scratch:
-        low, high = tokens(batch).ends(*columns_of(batch, name))
-        batch.scratch[key] = (float(low.min()), float(high.max())) if low.size else (np.nan, np.nan)
+        batch.scratch[key] = kernels.of(batch.run_tokens).span(*columns_of(batch, name), tokens(batch))
     ends: tuple[float, float] = batch.scratch[key]
     return ends
 

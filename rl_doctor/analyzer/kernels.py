@@ -5,6 +5,7 @@ Every row is summed by itself, so that its sums do not depend on what stands bef
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 from collections.abc import Callable
@@ -103,8 +104,15 @@ def of(run_tokens: int) -> ModuleType:
     """The module with the passes for a run of about so many tokens: this one, or ``compiled`` where it is worth its start."""
     if run_tokens < WORTH_COMPILING or find_spec("numba") is None:
         return sys.modules[__name__]
-    from rl_doctor.analyzer import compiled
+    collects = gc.isenabled()
+    gc.disable()  # what numba makes stays, and looking for cycles in it is a fifth of its start
+    try:
+        from rl_doctor.analyzer import compiled
 
+        compiled.column(np.empty(0, np.float32), Stretches.whole(np.zeros(1, np.int64)))
+    finally:
+        if collects:
+            gc.enable()
     return compiled
 
 
@@ -332,6 +340,12 @@ def advantages(values: Single, tokens: Stretches, varying: Callable[[Single, Str
     if rows.any():
         sums[:, rows], zeros[rows] = varying(values, tokens.of(rows))
     return AdvantageRows(sums, zeros, low, high)
+
+
+def span(values: Single, tokens: Stretches) -> tuple[float, float]:
+    """Smallest and largest value at ``tokens``, NaN where one is NaN or there is none."""
+    low, high = tokens.ends(values)
+    return (float(low.min()), float(high.max())) if low.size else (math.nan, math.nan)
 
 
 def powers(values: Single, tokens: Stretches) -> tuple[Floats, Counts]:

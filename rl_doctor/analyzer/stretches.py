@@ -45,7 +45,7 @@ class Stretches:
     def pieces(self) -> tuple[Counts, Counts, Counts]:
         """The stretches cut where a row ends, in order: row, start and stop of each, int64 ``[pieces]``."""
         before = splits_of(self.stops - self.starts)
-        bounds = np.union1d(before, self.edges)
+        bounds = np.unique(np.concatenate([before, self.edges]), return_index=True)[0]  # without, numpy.ma is imported
         stretch = np.searchsorted(before, bounds[:-1], side="right") - 1
         starts = self.starts[stretch] + bounds[:-1] - before[stretch]
         return np.searchsorted(self.edges, bounds[:-1], side="right") - 1, starts, starts + np.diff(bounds)

@@ -158,7 +158,7 @@ def _flag(array: pa.Array, where: str, locate: Locate) -> NDArray[Any]:
     import pyarrow as pa
 
     if pa.types.is_boolean(array.type):
-        return buffers.values(array) & buffers.validity(array)
+        return buffers.values(array) & buffers.validity(array) if array.null_count else buffers.values(array)
     values = buffers.values(array.cast(pa.float64(), safe=False))
     known = buffers.validity(array) & ~np.isnan(values)
     bad = known & (values != 0) & (values != 1)

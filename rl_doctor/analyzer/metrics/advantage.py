@@ -16,7 +16,6 @@ from rl_doctor.analyzer.derive import (
     picked,
     row_sums,
     selected_splits,
-    span,
     tokens,
 )
 from rl_doctor.analyzer.kernels import AdvantageRows
@@ -54,10 +53,11 @@ def _declare(prefix: str, column: str, unit: str, what: str) -> None:
 
     @reduction(zero=Extremes(), needs=(column,))
     def ends(batch: Batch) -> Extremes:
-        low, high = span(batch, column)
+        rows, filled = _rows(batch, column), per_sequence_counts(batch) > 0
+        low, high = rows.low[filled].min(initial=np.inf), rows.high[filled].max(initial=-np.inf)
         if np.isnan(low):
             return Extremes.of(picked(batch, column))
-        return Extremes(low, high, int(selected_splits(batch)[-1]))
+        return Extremes(float(low), float(high), int(selected_splits(batch)[-1]))
 
     metric(f"{prefix}.mean", sums, mean, part=0, unit=unit, source=_COUNT, doc=f"Mean {what} over the tokens trained on.")
     metric(

@@ -60,7 +60,7 @@ def assert_close(mine: Any, theirs: Any) -> None:
         for field in fields(theirs):
             assert_close(getattr(mine, field.name), getattr(theirs, field.name))
     else:
-        assert mine == pytest.approx(theirs, rel=1e-12)
+        assert mine == pytest.approx(theirs, rel=1e-12, nan_ok=True)
 
 
 def both(name: str, *arguments: Any, **named: Any) -> None:
@@ -108,6 +108,9 @@ def test_columns() -> None:
     both("column", values, tokens)
     both("powers", values, tokens)
     both("powers", values[:0], NOTHING)
+    both("span", values, tokens)
+    both("span", np.where(np.arange(values.size) == 500, np.float32(np.nan), values), tokens)
+    both("span", values[:0], NOTHING)
     both("distances", ((values, other), (other, values)), tokens)
 
 

@@ -10,8 +10,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from rl_doctor.analyzer import kernels, stretches
+from rl_doctor.analyzer import derive, kernels, stretches
+from rl_doctor.analyzer.engine import analyze
 from rl_doctor.analyzer.stretches import Stretches
+from tests.unit.analyzer.memory import MemoryRun
+from tests.unit.analyzer.rows import CONFIG, random_rows
 
 mpmath.mp.dps = 50
 SCALES = (1e-12, 1e-8, 1e-6, 1e-4, 1e-3, 3e-3, 0.03, 0.3, 3.0, 30.0)
@@ -87,6 +90,16 @@ def test_stretches_give_what_copies_of_their_tokens_give(monkeypatch: pytest.Mon
     picked = kernels.column(old, apart.of(rows))
     np.testing.assert_array_equal(picked, kernels.column(old, apart)[rows])
     np.testing.assert_array_equal(old[apart.begins], old[chosen][edges[:-1]])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_metric_is_the_same_in_place_and_in_copies(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    rows, found = random_rows(seed, rollouts=2), []
+    for shortest in (1, 1 << 40):
+        monkeypatch.setattr(derive, "_SHORT_STRETCH", shortest)
+        found.append(analyze(MemoryRun(rows, CONFIG)).series)
+    for name, series in found[0].items():
+        np.testing.assert_array_equal(series.values, found[1][name].values, err_msg=name)
 
 
 def test_advantages_that_do_not_vary_within_a_row_take_no_pass() -> None:
