@@ -11,7 +11,8 @@ from typing import Any
 
 import ray
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
-from openrlhf.trainer.ray.launcher import BaseModelActor, RayActorGroup
+from openrlhf.trainer.ray.launcher import RayActorGroup
+from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 
 from tests.trainers.openrlhf import cpu
 from tests.trainers.openrlhf import train as parts
@@ -19,8 +20,8 @@ from tests.trainers.openrlhf.settings import arguments
 
 
 @ray.remote
-class Policy(BaseModelActor):  # type: ignore[misc]
-    """The process that trains the policy."""
+class Policy(PolicyModelActor.__ray_metadata__.modified_class):  # type: ignore[misc]
+    """The process that trains the policy: OpenRLHF's own, with models of ours."""
 
     def load(self, settings: Any, folder: str) -> None:
         import deepspeed
@@ -31,16 +32,8 @@ class Policy(BaseModelActor):  # type: ignore[misc]
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
         self.strategy = parts.strategy(settings)
         torch.manual_seed(settings.train.seed)
-        self.methods = parts.models(settings, self.strategy, folder)[0]["actor"].methods
-
-    def append(self, experience: Any) -> None:
-        self.methods["append"](experience)
-
-    def forward(self, **batch: Any) -> Any:
-        return self.methods["forward"](**batch)
-
-    def fit(self, kl_ctl: float) -> Any:
-        return self.methods["fit"](kl_ctl)
+        (self.trainer,) = parts.models(settings, self.strategy, folder)[1]
+        self.actor = self.trainer.actor
 
     def save_checkpoint(self, **_kwargs: Any) -> None:
         pass

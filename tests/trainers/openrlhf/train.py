@@ -157,7 +157,7 @@ class Tokens:
 
 
 def models(settings: Any, plan: Any, path: str) -> tuple[dict[str, Group], list[Any]]:
-    """The groups of this rank, and the models that are trained."""
+    """The groups of this rank, and the trainers of the policy and of the critic."""
     import torch
     from openrlhf.models import Actor, get_llm_for_sequence_regression
     from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
@@ -200,7 +200,7 @@ def models(settings: Any, plan: Any, path: str) -> tuple[dict[str, Group], list[
         ),
         "reference": Group("reference", {"forward": scores(reference)}, ranks),
     }  # fmt: skip
-    trained = [actor]
+    trainers = [trainer]
     if settings.algo.advantage.estimator == "gae":
         critic = get_llm_for_sequence_regression(path, "critic", init_value_head=True, **load)
         if settings.actor.gradient_checkpointing_enable:
@@ -221,8 +221,8 @@ def models(settings: Any, plan: Any, path: str) -> tuple[dict[str, Group], list[
             {"append": values.replay_buffer.append, "fit": fit_critic, "forward": scores(critic)},
             ranks,
         )
-        trained.append(critic)
-    return groups, trained
+        trainers.append(values)
+    return groups, trainers
 
 
 def drive(settings: Any, plan: Any, groups: dict[str, Group], options: dict[str, Any]) -> list[dict[str, float]]:
@@ -291,7 +291,7 @@ def main(options: dict[str, Any]) -> None:
     folder = shared_model(rank, ranks)
     plan = strategy(settings)
     torch.manual_seed(settings.train.seed)
-    groups, trained = models(settings, plan, folder)
+    groups, trainers = models(settings, plan, folder)
     logged: list[dict[str, float]] = []
     if rank == 0:
         logged = drive(settings, plan, groups, options)
@@ -300,7 +300,7 @@ def main(options: dict[str, Any]) -> None:
     else:
         serve(groups)
     weights = hashlib.sha256()
-    for model in trained:
+    for model in (getattr(trainer, name) for trainer, name in zip(trainers, ("actor", "critic"), strict=False)):
         for name, tensor in sorted(model.state_dict().items()):
             weights.update(name.encode() + tensor.detach().contiguous().numpy().tobytes())
     if rank == 0:
