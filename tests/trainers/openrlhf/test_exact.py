@@ -117,8 +117,9 @@ def test_a_healthy_recording_has_no_errors(recorded: tuple[str, Run]) -> None:
 def test_a_corrupted_log_is_told(train: Train, key: str, wrong: Any, told: str) -> None:
     run = train(**CASES["group_norm"]).run
     report = check(_Corrupted(run, key, wrong))
-    messages = [finding.message for result in report.results for finding in result.findings if result.code.startswith("RLD8")]
-    assert any(key in message and told in message for message in messages), messages
+    found = [result for result in report.results if result.code == "RLD801"]
+    messages = [f"{finding.message}: {finding.cause}" for result in found for finding in result.findings]
+    assert any(message.startswith(key) and told in message for message in messages), messages
 
 
 class _Corrupted:
