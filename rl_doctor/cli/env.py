@@ -30,7 +30,7 @@ class Format(StrEnum):
 
 
 def command(output_format: Annotated[Format, typer.Option(help="What to print.")] = Format.text) -> None:
-    """Say which trainers are installed, and what can be recorded with them.
+    """Say which trainers are here and what is recorded with them.
 
     For each: whether its version is supported, how recording is switched on, which columns are recorded, which need a setting of
     the trainer, and which rules need these.

@@ -115,18 +115,22 @@ VERL: Final = Support(
     guide="docs/guide/verl.md",
     columns=(
         *_KEYS, *_UPDATE, "return", "group", "session_id", "reward", "score", "reward/<component>", *_LENGTHS, "turns",
-        "data_source", "token_reward", "is_padding", "weight_version", "policy_version", "padded_width", "batch_num_tokens",
-        "global_batch_size", "loss_scale_factor", "grad_accumulation", "grad_norm", "learning_rate",
+        "data_source", "loss_mask", "token_reward", "is_padding", "weight_version", "policy_version", "padded_width",
+        "batch_num_tokens", "global_batch_size", "loss_scale_factor", "grad_accumulation", "grad_norm", "learning_rate",
     ),
     switches=(
-        Switch(("rollout_logprob",), "actor_rollout_ref.rollout.calculate_log_probs=True"),
+        Switch(("rollout_logprob",), "actor_rollout_ref.rollout.calculate_log_probs=True", "on by default"),
         Switch(("entropy",), "actor_rollout_ref.actor.calculate_entropy=True", "or entropy_coeff other than 0"),
         Switch(
             ("ref_logprob",), "actor_rollout_ref.actor.use_kl_loss=True or algorithm.use_kl_in_reward=True",
             "a reference model is loaded",
         ),
         Switch(("is_weight",), "algorithm.rollout_correction.rollout_is=token or sequence"),
-        Switch(("value", "old_value"), "algorithm.adv_estimator=gae", "a critic is trained; its passes are in the folder critic"),
+        Switch(("old_entropy",), "algorithm.rollout_correction.bypass_mode=False", "as by default"),
+        Switch(
+            ("value", "old_value"), "critic.enable=True or algorithm.adv_estimator=gae",
+            "a critic is trained; its passes are in the folder critic",
+        ),
     ),
 )  # fmt: skip
 

@@ -1,7 +1,11 @@
-"""Every command and every program in the README runs, and the report that it shows is the one that is printed."""
+"""Every command and program in the README and the guide runs, and the report that is shown is the one that is printed.
+
+What needs a trainer is run with it: the lines for loops of one's own by tests/trainers/loops, launchers by that trainer's tests.
+"""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 BIN = Path(sys.executable).parent
+
+GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
+WITH_A_TRAINER = {"own-loops.md"}
 
 # Setting up environments inside a test that runs in one of them is what CI does around this test.
 MADE_BY_CI = {"make demo", "make test"}
@@ -83,3 +90,42 @@ def test_the_loop_example_records(tmp_path):
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ *1 +1$", done.stdout, re.MULTILINE)
     assert re.search(r"^ *2 +1$", done.stdout, re.MULTILINE)
+
+
+def guide_blocks(*languages):
+    for page in GUIDE:
+        for language, text in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            if language in languages:
+                yield pytest.param(page, text, id=f"{page.stem}: {text.splitlines()[0][:50]}")
+
+
+@pytest.mark.parametrize(("page", "program"), list(guide_blocks("python")))
+def test_a_program_of_the_guide_runs(page, program, tmp_path):
+    compile(program, page.name, "exec")
+    if page.name not in WITH_A_TRAINER:
+        (tmp_path / "program.py").write_text(program)
+        done = run(f"{sys.executable} program.py", tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("text", [pytest.param(block.values[1], id=block.id) for block in guide_blocks("console", "bash")])
+def test_a_command_of_the_guide_is_one(text, tmp_path):
+    for line in (line.removeprefix("$ ") for line in text.splitlines()):
+        if line.startswith("rl-doctor check "):
+            recorded = tmp_path / line.split()[2]
+            recorded.parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / "rl_doctor" / "demo" / "healthy.parquet", recorded)
+            assert run(line, tmp_path).returncode == 0
+        for module in re.findall(r"-m (rl_doctor[\w.]*)", line):
+            assert run(f"{sys.executable} -c 'import {module}'").returncode == 0
+        assert line.startswith(("rl-doctor ", "pip install rl-doctor", "RL_DOCTOR_", "python"))
+
+
+@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
+def test_what_the_guide_names_exists(page):
+    text = page.read_text("utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (page.parent / target).exists(), target
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "rl_doctor" / "collectors").rglob("*.py"))
+    for variable in set(re.findall(r"RL_DOCTOR_\w+", text)):
+        assert f'"{variable}"' in sources, variable
