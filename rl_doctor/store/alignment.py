@@ -60,31 +60,24 @@ class Alignment:
             arrays: any key -> numbers or flags, ``[B, width]`` or ``[B, full]``.
             memory: where the copies may go, at its present position; it cannot be written to while one of them is in use.
         """
-        pieces: list[memoryview | bytes] = []
+        memory = memory or BytesIO()
         begins: dict[_K, int] = {}
         taken: dict[_K, NDArray[Any]] = {}
         stretches: dict[tuple[int, ...], list[slice] | None] = {}
-        size = 0
-        for name, array in arrays.items():
-            key = (array.shape[1], array.itemsize, *array.strides)
-            if key not in stretches:
-                stretches[key] = self._stretches(array)
-            found = stretches[key]
+        for key, array in arrays.items():
+            shape = (array.shape[1], array.itemsize, *array.strides)
+            if shape not in stretches:
+                stretches[shape] = self._stretches(array)
+            found = stretches[shape]
             if found is None:
-                taken[name] = self._gather(array)
+                taken[key] = self._gather(array)
                 continue
-            rows = _bytes_of(array)
-            pieces += [rows[stretch] for stretch in found]
-            begins[name] = size
-            nbytes = self.n_tokens * array.itemsize
-            pieces.append(bytes(-nbytes % _WORD))
-            size += nbytes + -nbytes % _WORD
-        memory = memory or BytesIO()
-        origin = memory.tell()
-        memory.writelines(pieces)
+            memory.write(bytes(-memory.tell() % _WORD))
+            begins[key] = memory.tell()
+            memory.writelines(map(_bytes_of(array).__getitem__, found))
         copied = memory.getbuffer()
-        for name, begin in begins.items():
-            taken[name] = np.frombuffer(copied, arrays[name].dtype, self.n_tokens, origin + begin)
+        for key, begin in begins.items():
+            taken[key] = np.frombuffer(copied, arrays[key].dtype, self.n_tokens, begin)
         return taken
 
     def locate(self, index: int) -> tuple[int, int]:
