@@ -175,7 +175,7 @@ def _actor(native: dict[str, Any]) -> RunConfig:
         adv_estimator="dr_grpo" if estimator == "grpo" and not scaled else _ADVANTAGES.get(str(estimator), estimator),
         adv_eps=1e-6 if estimator in {"grpo", "grpo_vectorized"} else None,
         adv_ddof=1 if estimator in {"grpo", "grpo_vectorized"} else None,
-        adv_norm=_norm(estimator, scaled=bool(scaled)),
+        adv_norm=_norm(_ADVANTAGES.get(str(estimator), estimator), scaled=bool(scaled)),
         gamma=_number(algorithm.get("gamma")),
         lam=_number(algorithm.get("lam")),
         value_clip=_number(at(native, "critic.cliprange_value")) if _has_critic(native) else None,
@@ -188,7 +188,7 @@ def _actor(native: dict[str, Any]) -> RunConfig:
         minibatches=int(batch) // int(mini) if batch and mini and int(batch) % int(mini) == 0 else None,
         max_grad_norm=_number(at(actor, "optim.clip_grad")),
         is_correction=_correction(correction, known=bool(algorithm) or bool(correction)),
-        native={**native, "loss_mode": mode},
+        native={**native, "loss_mode": mode} if known else native,
     )
 
 
@@ -225,7 +225,7 @@ def _algorithm(native: Mapping[str, Any]) -> str | None:
 
 
 def _norm(estimator: str | None, *, scaled: bool) -> str | None:
-    if estimator in {"grpo", "grpo_vectorized"}:
+    if estimator == "grpo":
         return "group" if scaled else "none"
     return {
         "gae": "batch",

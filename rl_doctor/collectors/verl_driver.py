@@ -12,10 +12,11 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from rl_doctor.collectors.plugin import recorder_options
 from rl_doctor.collectors.recorder import Recorder
 from rl_doctor.collectors.verl_config import Model, at, describe
 from rl_doctor.collectors.verl_loop import LOOP
-from rl_doctor.collectors.verl_run import BACKEND, CRITIC, ENTRY, Entry, process_guard, recorder_options, run_path
+from rl_doctor.collectors.verl_run import BACKEND, CRITIC, ENTRY, Entry, process_guard, run_path
 
 
 class Driver:

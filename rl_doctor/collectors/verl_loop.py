@@ -55,7 +55,7 @@ class Loop:
 
     def _open(self, path: str, worker: Any, config: Any, data: Any, *, critic: bool) -> Recorder:
         ranks = int(worker.engine.get_data_parallel_size())
-        model = Model.of(worker.model_config.hf_config, worker.model_config.tokenizer)
+        model = Model.of(getattr(worker.model_config, "hf_config", None), getattr(worker.model_config, "tokenizer", None))
         part = {"critic": config} if critic else {"actor_rollout_ref": {"actor": config}}
         settings = self.config or {
             **part,

@@ -51,6 +51,20 @@ def rows_of(step: int, n: int) -> tuple[list[str], list[dict[str, Any]]]:
     return keys, rows
 
 
+def start_ray(attempts: int = 5) -> None:
+    """Start Ray, which gives up after half a minute on a machine that is busy."""
+    import ray
+
+    for attempt in range(attempts):
+        try:
+            ray.init(num_cpus=6, include_dashboard=False, object_store_memory=100 << 20, logging_level="ERROR")
+            return
+        except Exception:
+            ray.shutdown()
+            if attempt == attempts - 1:
+                raise
+
+
 def main(options: dict[str, Any]) -> None:
     os.environ["RAY_prestart_worker_first_driver"] = "0"
     import ray
@@ -65,7 +79,7 @@ def main(options: dict[str, Any]) -> None:
     folder = tempfile.mkdtemp()
     train.save_model(f"{folder}/model")
     config = train.configuration(f"{folder}/model", train.DEFAULTS | {"overrides": SETTINGS})
-    ray.init(num_cpus=6, include_dashboard=False, object_store_memory=100 << 20, logging_level="ERROR")
+    start_ray()
     tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1, "total_storage_size": 1000}}}))
     os.environ["RL_DOCTOR_RUN"] = options["record"]  # of this process alone: the workers' were copied at ray.init
     group = RayWorkerGroup(

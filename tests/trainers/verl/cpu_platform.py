@@ -90,3 +90,14 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]
 
     def cudart(self) -> Any:
         return None
+
+
+_init_process_group = torch.distributed.init_process_group
+
+
+def _with_one_backend(backend: str | None = None, **kwargs: Any) -> None:
+    """verl names a backend for the CPU and one for its device, which are the same here."""
+    _init_process_group("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, **kwargs)
+
+
+torch.distributed.init_process_group = _with_one_backend

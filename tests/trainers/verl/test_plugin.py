@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_found_as_an_external_module() -> None:
 
 def test_costs_nothing_where_nobody_asks() -> None:
     code = (
-        "import sys, time; started = time.perf_counter(); import rl_doctor.collectors.verl; took = time.perf_counter() - started\n"
+        "import sys, time; start = time.perf_counter(); import rl_doctor.collectors.verl; took = time.perf_counter() - start\n"
         "heavy = [name for name in ('torch', 'numpy', 'pyarrow', 'verl', 'pydantic') if name in sys.modules]\n"
         "print(took, heavy)"
     )
@@ -106,3 +107,34 @@ def test_asked_for_by_the_logger_list(train: Train, tmp_path: Path, *, driver: b
     assert found.facts.last_step == 3
     assert found.metrics().series("actor/ppo_kl")[1].tolist() == [trained.log[step]["actor/ppo_kl"] for step in (1, 2, 3)]
     assert trained.weights == train(record=False, driver=driver).weights
+
+
+def test_the_guide_names_settings_that_verl_has() -> None:
+    guide = (ROOT / "docs" / "guide" / "verl.md").read_text()
+    code = (
+        "import json, re, sys\n"
+        "from tests.trainers.verl.train import DEFAULTS, configuration\n"
+        "from omegaconf import OmegaConf\n"
+        "guide = sys.stdin.read()\n"
+        "named = re.findall(r'((?:actor_rollout_ref|algorithm|critic|trainer)[.][a-z0-9_.]*[a-z0-9_])', guide)\n"
+        "given = re.findall(r'([+]ray_kwargs[^ `]+|trainer[.]logger=[^ \\'`]+)', guide)\n"
+        "config = configuration('/tmp', DEFAULTS | {'overrides': given})\n"
+        "print(json.dumps([len(named), [name for name in named if OmegaConf.select(config, name) is None]]))\n"
+        "print(config.trainer.logger, config.ray_kwargs.ray_init.runtime_env.env_vars)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment(),
+        input=guide,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    first, second = done.stdout.strip().splitlines()[-2:]
+    count, unknown = json.loads(first)
+    assert count >= 8
+    assert set(unknown) <= {"critic.enable", "algorithm.rollout_correction.rollout_is"}, "those are null by default"
+    assert second == "['console', 'rl_doctor'] {'RL_DOCTOR_RUN': '/shared/runs/my-run'}"

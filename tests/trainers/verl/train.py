@@ -404,7 +404,6 @@ class Loop:
             output = tu.get(worker.train_mini_batch(data), "metrics")
             metrics.update(reduce_metrics(rename_dict(output, f"{name}/")))
 
-
     def _update_padded(self, batch: Any, metrics: dict[str, Any]) -> None:
         """Update through ``RayPPOTrainer``, whose batch holds the data itself, padded to the left and to the right."""
         import numpy as np

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +15,11 @@ from typing import Any
 import pytest
 
 from rl_doctor import open_run
-from rl_doctor.collectors import verl_driver, verl_loop
+from rl_doctor.collectors import verl_driver, verl_loop, verl_run
+from rl_doctor.collectors.plugin import OPTIONS, RUN_VARIABLE, recorder_options
 from rl_doctor.collectors.verl_driver import Driver
 from rl_doctor.collectors.verl_loop import Loop
-from rl_doctor.collectors.verl_run import Entry, recorder_options, run_path
+from rl_doctor.collectors.verl_run import Entry, run_path
 
 ROOT = Path(__file__).parents[3]
 
@@ -201,3 +204,11 @@ def test_nothing_is_told_where_nobody_asks(trainer: SimpleNamespace, monkeypatch
     verl_driver._around_update(lambda _t, given, _m: given.extra_info.update(seen=True), trainer, batch, {}, critic=False)
     assert batch.extra_info == {"seen": True}
     assert not verl_driver._drivers
+
+
+def test_the_guide_names_the_variables_and_the_entry_point() -> None:
+    guide = (ROOT / "docs" / "guide" / "verl.md").read_text()
+    assert set(re.findall(r"RL_DOCTOR_\w+", guide)) == {RUN_VARIABLE, *OPTIONS}
+    plugins = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["verl.plugins"]
+    assert plugins == {"rl_doctor": "rl_doctor.collectors.verl"}
+    assert "VERL_USE_EXTERNAL_MODULES=rl_doctor.collectors.verl" in guide
