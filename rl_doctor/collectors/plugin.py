@@ -21,7 +21,7 @@ from rl_doctor.collectors.guard import logger, one_line
 RUN_VARIABLE: Final = "RL_DOCTOR_RUN"
 """Environment variable with the path of the run folder; without it nothing is recorded."""
 
-_OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "RL_DOCTOR_TOKEN_IDS": ("record_token_ids", lambda text: text.lower() not in {"0", "false", "no", "off"}),
     "RL_DOCTOR_SAMPLING": ("sampling", float),
     "RL_DOCTOR_QUOTA": ("quota", float),
@@ -40,7 +40,7 @@ def run_path() -> str | None:
 def recorder_options() -> dict[str, Any]:
     """Arguments of ``Recorder`` that the environment gives; what cannot be read is told and left out."""
     found = {}
-    for variable, (name, read) in _OPTIONS.items():
+    for variable, (name, read) in OPTIONS.items():
         text = os.environ.get(variable, "").strip()
         try:
             if text:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from rl_doctor.collectors.guard import Guard
+from rl_doctor.collectors.plugin import RUN_VARIABLE, recorder_options
 from rl_doctor.collectors.recorder import Recorder
-from rl_doctor.collectors.verl import RUN_VARIABLE
 from rl_doctor.schema import RunInfo
 
 BACKEND: Final = "rl_doctor"
@@ -25,12 +24,6 @@ ENTRY: Final = "rl_doctor"
 CRITIC: Final = "critic"
 """Folder of the critic's passes in the run folder."""
 _SESSION_SECONDS: Final = 60.0
-_OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "RL_DOCTOR_TOKEN_IDS": ("record_token_ids", lambda text: text.lower() not in {"0", "false", "no", "off"}),
-    "RL_DOCTOR_SAMPLING": ("sampling", float),
-    "RL_DOCTOR_QUOTA": ("quota", float),
-}
-"""Environment variable -> argument of ``Recorder``, and how it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +71,6 @@ def run_path(config: Mapping[str, Any] | None) -> str | None:
 
 def _names(given: Any) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given or ())
-
-
-def recorder_options() -> dict[str, Any]:
-    """Arguments of ``Recorder`` that the environment gives, as far as it has them."""
-    known = inspect.signature(Recorder.__init__).parameters
-    given = {name: read(os.environ[key]) for key, (name, read) in _OPTIONS.items() if os.environ.get(key)}
-    return {name: value for name, value in given.items() if name in known}
 
 
 @functools.cache

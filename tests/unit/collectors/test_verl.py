@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rl_doctor import open_run
-from rl_doctor.collectors import verl_driver, verl_loop, verl_run
+from rl_doctor.collectors import verl_driver, verl_loop
 from rl_doctor.collectors.plugin import OPTIONS, RUN_VARIABLE, recorder_options
 from rl_doctor.collectors.verl_driver import Driver
 from rl_doctor.collectors.verl_loop import Loop
