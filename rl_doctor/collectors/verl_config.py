@@ -116,7 +116,8 @@ def _section(settings: Mapping[str, Any], section: str, names: tuple[str, ...]) 
     found = at(settings, section)
     if not isinstance(found, Mapping):
         return {}
-    return {name: _plain(found[name]) for name in names if name in found and found[name] is not None}
+    # verl's own configurations raise what is no KeyError for a name that they do not have.
+    return {name: _plain(value) for name in names if (value := found.get(name)) is not None}
 
 
 def _plant(tree: dict[str, Any], section: str, values: Mapping[str, Any]) -> None:

@@ -56,12 +56,10 @@ class Loop:
     def _open(self, path: str, worker: Any, config: Any, data: Any, *, critic: bool) -> Recorder:
         ranks = int(worker.engine.get_data_parallel_size())
         model = Model.of(getattr(worker.model_config, "hf_config", None), getattr(worker.model_config, "tokenizer", None))
-        part = {"critic": config} if critic else {"actor_rollout_ref": {"actor": config}}
-        settings = self.config or {
-            **part,
-            "actor_rollout_ref": {"rollout": {"temperature": plain(data, "temperature")}} | part.get("actor_rollout_ref", {}),
-        }
-        info = describe(settings, model, ranks, tuple(range(ranks)), critic=critic)
+        own = {"critic": config} if critic else {"actor": config}
+        rollout = {"temperature": plain(data, "temperature")}
+        settings = {"critic": own.get("critic"), "actor_rollout_ref": {"actor": own.get("actor"), "rollout": rollout}}
+        info = describe(settings | dict(self.config or {}), model, ranks, tuple(range(ranks)), critic=critic)
         folder = str(Path(path) / CRITIC) if critic else path
         recorder = process_recorder(folder, info, int(worker.engine.get_data_parallel_rank()), ranks)
         if not critic:

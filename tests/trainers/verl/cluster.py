@@ -58,15 +58,16 @@ def start_ray(attempts: int = 5) -> None:
     for attempt in range(attempts):
         try:
             ray.init(num_cpus=6, include_dashboard=False, object_store_memory=100 << 20, logging_level="ERROR")
-            return
         except Exception:
             ray.shutdown()
             if attempt == attempts - 1:
                 raise
+        else:
+            return
 
 
 def main(options: dict[str, Any]) -> None:
-    os.environ["RAY_prestart_worker_first_driver"] = "0"
+    os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 - Ray spells it so
     import ray
     import transfer_queue as tq
     from omegaconf import OmegaConf

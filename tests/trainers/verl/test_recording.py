@@ -315,3 +315,16 @@ def test_the_driver_of_old(train: Train) -> None:
         assert columns["reward"][rows].mean() == pytest.approx(logged["critic/rewards/mean"], rel=1e-5)
     assert_policy_keys(trained)
     assert trained.weights == train(record=False, driver="v0").weights
+
+
+def test_a_loop_that_gives_no_configuration(train: Train) -> None:
+    trained = train(configured=False, critic=True, steps=1)
+    assert "rl-doctor" not in trained.said
+    config = trained.run.info.config
+    assert (config.clip_low, config.dual_clip, config.kl_coef, config.kl_estimator) == (0.2, 3.0, 0.02, "k3")
+    assert (config.loss_agg, config.epochs, config.entropy_coef, config.temperature) == ("token-mean", 2, 0.001, 0.9)
+    assert (config.adv_estimator, config.is_correction) == (None, None)
+    critic = trained.run.critic
+    assert critic is not None
+    assert (critic.info.config.value_clip, critic.info.config.epochs) == (0.5, 2)
+    assert_policy_keys(trained)

@@ -23,6 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "log": None,  # file that verl's own file logger writes
     "driver": False,  # update through the methods of verl's PPOTrainer, or with "v0" of its RayPPOTrainer
     "steps": 3,
+    "configured": True,  # give Tracking the configuration
     "prompts": 4,  # per step
     "overrides": [],  # of verl's configuration, as on its command line
     "critic": False,
@@ -307,7 +308,7 @@ class Loop:
         from omegaconf import OmegaConf
         from verl.utils.tracking import Tracking
 
-        settings = OmegaConf.to_container(self.config, resolve=False)
+        settings = OmegaConf.to_container(self.config, resolve=False) if self.options["configured"] else None
         logger = None
         if self.rank == 0:
             logger = Tracking("tests", "tests", self.config.trainer.logger, config=settings)
