@@ -157,7 +157,7 @@ def _actor(native: dict[str, Any]) -> RunConfig:
     in_loss = bool(actor.get("use_kl_loss"))
     penalty = actor.get("kl_loss_type") if in_loss else algorithm.get("kl_penalty")
     kind = _ESTIMATORS.get(str(penalty).removesuffix("+"))
-    correction = algorithm.get("rollout_correction") or at(actor, "policy_loss.rollout_correction") or {}
+    correction = algorithm.get("rollout_correction") or {}
     batch, mini = at(native, "data.train_batch_size"), actor.get("ppo_mini_batch_size")
     coefficient = actor.get("kl_loss_coef") if in_loss else at(algorithm, "kl_ctrl.kl_coef") if in_reward else 0.0
     known = bool(actor)
@@ -188,7 +188,7 @@ def _actor(native: dict[str, Any]) -> RunConfig:
         epochs=_whole(actor.get("ppo_epochs")),
         minibatches=int(batch) // int(mini) if batch and mini and int(batch) % int(mini) == 0 else None,
         max_grad_norm=_number(at(actor, "optim.clip_grad")),
-        is_correction=_correction(correction, known=bool(algorithm) or bool(correction)),
+        is_correction="bypass" if mode == "bypass_mode" else _correction(correction, known=bool(algorithm)),
         native={**native, "loss_mode": mode} if known else native,
     )
 
