@@ -19,7 +19,7 @@ from rl_doctor.collectors.device import DeviceCopier, NoRoomError
 from rl_doctor.collectors.guard import Guard, logger, one_line
 from rl_doctor.collectors.memory import Memory
 from rl_doctor.collectors.sampling import GroupSampler
-from rl_doctor.collectors.snapshot import dtype_of, is_number, width_of
+from rl_doctor.collectors.snapshot import dtype_of, is_number, local, width_of
 from rl_doctor.collectors.thinning import QUOTA, Thinner
 from rl_doctor.collectors.torch_state import compiling, why_not_now
 from rl_doctor.collectors.worker import Worker
@@ -183,7 +183,10 @@ class Recorder:
         """
         if not self._ready() or not self._is_time():
             return
-        numbers = {name: value for name, value in metrics.items() if is_number(value)}
+        numbers = {name: local(value) for name, value in metrics.items() if is_number(value)}
+        for name in [name for name, value in numbers.items() if value is None and metrics[name] is not None]:
+            del numbers[name]
+            self._tell(_apart(name))
         values, events = copy_values(numbers, self._device)
         self._backlog.put(Logged(int(step), time.time(), values, split, source, events))
 
@@ -329,7 +332,7 @@ class Recorder:
         self._step = step
 
     def _go_back(self, step: int) -> None:
-        self._step = self._ended = None
+        self._step = self._ended = self._last = None
         if self._dropping is not None and self._dropping > step:
             self._dropping = None
         self._backlog.put(Again(step))
@@ -348,7 +351,7 @@ class Recorder:
         self._note_dtype(columns)
         plan = Plan(columns, full_width=full_width)
         for name in plan.left_out:
-            self._tell(f"{name} is cut across the processes and is left out: putting it together would make them all wait")
+            self._tell(_apart(name))
         nbytes = plan.nbytes
         if self._blocking:
             self._backlog.wait_until_fits(nbytes, self._alive)
@@ -428,6 +431,10 @@ class Recorder:
     def _at_exit(self) -> None:
         # An uncaught exception has been printed by now, which is how a crash is told from an end.
         self.close(None if getattr(sys, "last_type", None) is not None else "complete")
+
+
+def _apart(name: str) -> str:
+    return f"{name} is spread over the processes and is left out: putting it together would make them all wait"
 
 
 @functools.lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FLOATS: Final = ("float32", "float64")
 COMPRESSION: Final = "lz4"
 _DICTIONARY: Final = frozenset({"role", "turn", "token_version", "data_source", "finish_reason", "group", "session_id"})
-"""Columns with few different values. Token ids are not among them: plain and compressed they are smaller and faster."""
+"""Columns with few different values. Token ids are not among them: split into bytes they are smaller and faster."""
 
 
 def arrow_type(name: str) -> pa.DataType:
@@ -75,7 +75,7 @@ def parquet_settings(names: Iterable[str], *, suffix: str = "") -> dict[str, Any
     for name in names:
         column = schema.canonical(name)
         path = name + (suffix if column.level == "token" else "")
-        if column.dtype in FLOATS:
+        if column.dtype in FLOATS or (suffix == "" and name == "token_id"):
             encoding[path] = "BYTE_STREAM_SPLIT"
         elif name in _DICTIONARY or (suffix == "" and name in ("step", "sequence")):
             dictionary.append(path)
