@@ -70,7 +70,10 @@ class Lengths:
 
 
 def lengths_of(data: Any) -> Lengths:
-    """Lengths of a batch: of its ragged fields, or counted in its attention mask where it is padded."""
+    """Lengths of a batch: of its ragged fields, or counted in its attention mask where it is padded.
+
+    The batch is on the host, where verl's transfer queue and Ray leave it.
+    """
     prompts, responses = data["prompts"], data["responses"]
     if prompts.is_nested:
         return Lengths(_counts(prompts), _counts(responses))

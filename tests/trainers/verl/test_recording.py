@@ -328,3 +328,23 @@ def test_a_loop_that_gives_no_configuration(train: Train) -> None:
     assert critic is not None
     assert (critic.info.config.value_clip, critic.info.config.epochs) == (0.5, 2)
     assert_policy_keys(trained)
+
+
+def test_a_penalty_in_the_reward(train: Train) -> None:
+    settings = ["algorithm.use_kl_in_reward=true", "actor_rollout_ref.actor.use_kl_loss=false"]
+    trained = train(driver=True, steps=2, overrides=settings)
+    assert "rl-doctor" not in trained.said
+    config = trained.run.info.config
+    assert (config.kl_in_reward, config.kl_estimator, config.kl_coef) == (True, "k1", 0.001)
+    names = ("reward", "score", "token_reward", "epoch", "old_logprob", "ref_logprob", "response_mask")
+    columns, lengths = trained.columns(*names)
+    starts = np.cumsum(lengths) - lengths
+    sums = np.add.reduceat(columns["token_reward"].astype(np.float64), starts)
+    np.testing.assert_allclose(columns["reward"], sums, atol=1e-6)
+    for step, logged in trained.log.items():
+        rows = (columns["epoch"] == 0) & (columns["step"] == step)
+        for name in ("reward", "score"):
+            key = {"reward": "critic/rewards/mean", "score": "critic/score/mean"}[name]
+            assert abs(columns[name][rows].mean() - logged[key]) <= EXACT * np.abs(columns[name][rows]).mean()
+    late = columns["step"] == 2
+    assert np.abs(columns["reward"][late] - columns["score"][late]).max() > 1e-4
