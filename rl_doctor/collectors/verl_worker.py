@@ -93,19 +93,18 @@ def _begin_update(worker: Any, data: Any) -> _Update | None:
     text = _take_entry(data)
     entry = Entry.from_text(text) if text else None
     if text is not None and entry is None:
-        return _Update(None, True, None)  # noqa: FBT003 - what it says stands in the class
+        return _Update(entry=None, silent=True, per_epoch=None)
     if entry is None and verl_run.run_path(LOOP.config) is None:
         return None
     given = getattr(data, "extra_info", None)
     if given is None:
         given = {name: plain(data, name) for name in ("mini_batch_size", "num_mini_batch")}
-        tensorclass = type(data).__module__.partition(".")[0]
-        if tensorclass == "tensordict":
+        if type(data).__module__.partition(".")[0] == "tensordict":
             _number_rows(data)
     size, number = given.get("mini_batch_size"), given.get("num_mini_batch")
     ranks = int(worker.engine.get_data_parallel_size())
     per_epoch = len(data) * ranks // int(size) if size else int(number) if number else None
-    return _Update(entry, False, per_epoch)  # noqa: FBT003 - what it says stands in the class
+    return _Update(entry=entry, silent=False, per_epoch=per_epoch)
 
 
 def _take_entry(data: Any) -> str | None:
@@ -142,10 +141,10 @@ def _of_driver(worker: Any, entry: Entry) -> Recorder:
 
 def _around_train_batch(original: Callable[..., Any], worker: Any, *args: Any, **kwargs: Any) -> Any:
     data: Any = kwargs.get("data", args[0] if args else None)
-    under_way, own, numbered = None, worker.loss_fn, False
+    under_way, own, numbered = None, getattr(worker, "loss_fn", None), False
     with process_guard()("prepare a mini-batch"):
-        under_way = _begin_mini_batch(worker, data)
-        if under_way is not None:
+        under_way = None if own is None else _begin_mini_batch(worker, data)
+        if own is not None and under_way is not None:
             numbered = ROW not in data.keys()  # noqa: SIM118 - a batch iterates over rows
             if numbered:
                 _number_rows(data)
@@ -177,7 +176,7 @@ def _tap(loss: Callable[..., Any], under_way: _MiniBatch) -> Callable[..., Any]:
 
 def _begin_mini_batch(worker: Any, data: Any) -> _MiniBatch | None:
     update: _Update | None = getattr(worker, _UPDATE, None)
-    if worker.loss_fn is None or not worker.engine.is_mp_src_rank_with_outputs() or (update is not None and update.silent):
+    if not worker.engine.is_mp_src_rank_with_outputs() or (update is not None and update.silent):
         return None
     keys = set(data.keys())
     critic = _is_critic(worker)
