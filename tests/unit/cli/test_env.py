@@ -146,7 +146,7 @@ def test_attach_says_how_another_trainer_is_recorded() -> None:
 
 @pytest.mark.slow
 def test_a_column_enables_the_rules_that_are_skipped_without_it() -> None:
-    run = simulate(Settings(seed=1, steps=40, prompts=4, epochs=2, minibatches=2, tools=True, step_size=10.0))
+    run = simulate(Settings(seed=1, steps=60, prompts=4, epochs=2, minibatches=2, tools=True, step_size=10.0))
     returns = np.repeat(run.arrays["reward"], np.diff(run.splits)).astype(np.float32)
     noise = np.random.default_rng(0).normal(0.0, 0.1, len(returns)).astype(np.float32)
     arrays = {name: values for name, values in run.arrays.items() if name not in {"old_entropy", "turn", "turns"}}
