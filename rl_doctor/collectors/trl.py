@@ -321,6 +321,10 @@ class Hooks:
             if split == "train":
                 self._recorder.end_step(step)
 
+    def train_begin(self, step: int) -> None:
+        """Training begins after that step, maybe once more: what an attempt that broke off left of later steps is void."""
+        self._recorder.retry_step(step + 1)
+
     def train_end(self) -> None:
         """Put everything on disk."""
         self._recorder.flush(_FLUSH_SECONDS)
@@ -342,9 +346,12 @@ def _callback(hooks: Hooks) -> Any:
     def on_log(_self: Any, _args: Any, state: Any, _control: Any, logs: Any = None, **_kwargs: Any) -> None:
         hooks.log(int(state.global_step), dict(logs or {}))
 
+    def on_train_begin(_self: Any, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+        hooks.train_begin(int(state.global_step))
+
     def on_train_end(_self: Any, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
         hooks.train_end()
 
-    members = {f.__name__: f for f in (on_optimizer_step, on_step_end, on_log, on_train_end)}
+    members = {f.__name__: f for f in (on_train_begin, on_optimizer_step, on_step_end, on_log, on_train_end)}
     base = import_module("transformers").TrainerCallback
     return type("RecorderCallback", (base,), members)()
