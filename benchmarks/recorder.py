@@ -1,4 +1,4 @@
-"""What recording costs: the trainer's thread beside a synchronous pandas.to_parquet, bytes on disk, and whether the writer keeps up.
+"""What recording costs: the trainer's thread beside a synchronous pandas.to_parquet, the disk, and whether the writer keeps up.
 
 Needs torch and pandas (the environment of the tests against TRL has both). All figures of one line come from one run, in turns.
 
@@ -237,7 +237,7 @@ def report(repeats: int) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         writing = writer_cost([make(dtype, seed) for seed in range(3)], repeats)
         print(
-            f"  {dtype!s:15} {writing.cpu_ns:.0f} ns of CPU, {writing.wall_ns:.0f} ns of wall time, {writing.bytes:.1f} bytes on disk"
+            f"  {dtype!s:15} {writing.cpu_ns:.0f} ns of CPU, {writing.wall_ns:.0f} ns in all, {writing.bytes:.1f} bytes on disk"
         )
         trainer = costs[dtype].busy[1] / costs[dtype].tokens * LARGE_STEP / 1e3
         print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -143,3 +144,15 @@ def test_rows_share_no_memory_with_what_is_used_again(tmp_path: Path, monkeypatc
     for columns, got in zip(given, made, strict=True):
         assert all(array.flags.owndata for array in got.columns.values())
         np.testing.assert_array_equal(got.columns["logprob"], columns["logprob"][columns["response_mask"]])
+
+
+def test_the_guide_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs/guide/cost.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102 - the guide's own lines
+    for name in ("recorder", "patient"):
+        names[name].log_batch(step=1, **batch(0, rows=4, width=256))
+        names[name].close()
+    assert [len(list(open_run(tmp_path / "runs" / run).batches(["logprob"]))) for run in ("a", "b")] == [1, 1]
