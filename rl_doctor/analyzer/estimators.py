@@ -58,7 +58,12 @@ def surrogate_loss(log_ratio: Floats, advantage: Floats, low: float, high: float
     Source: PPO, arXiv:1707.06347, eq. 7; dual clip, arXiv:1912.09729, eq. 4.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        ratio = np.exp(log_ratio)
+        return surrogate_of_ratio(np.exp(log_ratio), advantage, low, high, dual)
+
+
+def surrogate_of_ratio(ratio: Floats, advantage: Floats, low: float, high: float, dual: float | None = None) -> Floats:
+    """``surrogate_loss`` of a ratio."""
+    with np.errstate(over="ignore", invalid="ignore"):
         loss: Floats = np.maximum(-advantage * ratio, -advantage * np.clip(ratio, 1.0 - low, 1.0 + high))
         if dual is not None:
             loss = np.where(advantage < 0, np.minimum(loss, -advantage * dual), loss)

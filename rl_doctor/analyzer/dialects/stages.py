@@ -81,9 +81,9 @@ def _keyed_rows(batch: Batch, columns: Iterable[str]) -> Iterator[tuple[tuple[in
         yield tuple(key), np.flatnonzero(inverse.reshape(-1) == index)
 
 
-def rounded_sum(values: Floats, count: int) -> Sum:
+def rounded_sum(values: NDArray[Any], count: int) -> Sum:
     """A sum that is rounded within each batch, for what only has to be told from something else: cheaper than ``Sum.of``."""
-    return Sum.of(np.array([values.sum()]), count)
+    return Sum.of(np.array([values.sum(dtype=np.float64)]), count)
 
 
 def sums_by(

@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums
+from rl_doctor.analyzer.derive import Floats, column_sums, per_sequence_counts, per_sequence_sums, picked, span
 from rl_doctor.analyzer.dialects.registry import EPSILON32, TOLERANCE, Entries, entry
+from rl_doctor.analyzer.dialects.stages import rounded_sum
 from rl_doctor.analyzer.moments import variance
 from rl_doctor.analyzer.states import Extremes, Sum, Sums
 from rl_doctor.store.batch import Batch
@@ -50,7 +51,7 @@ class Statistic:
     @property
     def slack(self) -> float:
         """What of the mean may flip at a threshold."""
-        return self.sums[3].mean
+        return self.sums[3].mean if len(self.sums.parts) > 3 else 0.0
 
     def variance(self, ddof: int) -> float:
         """The variance; NaN for count <= ddof."""
@@ -84,19 +85,33 @@ NONE: Final = Statistics({})
 
 def of_rows(values: Numbers, size: Floats | None = None, slack: Numbers | None = None) -> Statistic:
     """A quantity of ``values`` ``[n]``, one per row; ``size`` is by default their absolute value."""
-    parts = (values, values * values, np.abs(values) if size is None else size)
-    sums = [Sum.of(part.astype(np.float64)) for part in parts]
-    sums.append(Sum(0, values.size) if slack is None else Sum.of(slack.astype(np.float64)))
-    return Statistic(Sums(tuple(sums)), Extremes.of(values))
+    numbers = values.astype(np.float64)
+    parts = (numbers, numbers * numbers, np.abs(numbers) if size is None else size, *(() if slack is None else (slack * 1.0,)))
+    return Statistic(Sums(tuple(map(Sum.of, parts))), Extremes.of(values))
 
 
-def of_tokens(batch: Batch, values: Numbers, size: Floats | None = None, slack: Numbers | None = None) -> Statistic:
-    """A quantity of ``values`` ``[n_selected]``, one per selected token; summed per sequence first."""
+def of_tokens(
+    batch: Batch, values: Numbers, size: Floats | None = None, slack: Numbers | None = None, *, squared: bool = False
+) -> Statistic:
+    """A quantity of ``values`` ``[n_selected]``, one per selected token; summed per sequence first.
+
+    What only bounds an error, and with ``squared`` not asked for the squares, is not summed as carefully.
+    """
     count = int(per_sequence_counts(batch).sum())
-    parts = (values, values * values, np.abs(values) if size is None else size)
-    sums = [Sum.of(per_sequence_sums(batch, part), count) for part in parts]
-    sums.append(Sum(0, count) if slack is None else Sum.of(per_sequence_sums(batch, slack), count))
+    sums = [Sum.of(per_sequence_sums(batch, values), count)]
+    sums.append(Sum.of(per_sequence_sums(batch, values * values), count) if squared else Sum(0, count))
+    sums.append(rounded_sum(np.abs(values) if size is None else size, count))
+    if slack is not None:
+        sums.append(rounded_sum(slack, count))
     return Statistic(Sums(tuple(sums)), Extremes.of(values))
+
+
+def of_column(batch: Batch, name: str) -> Statistic:
+    """The column ``name`` at the selected tokens, without its squares."""
+    count = int(per_sequence_counts(batch).sum())
+    low, high = span(batch, name)
+    sums = (Sum.of(column_sums(batch, name), count), Sum(0, count), rounded_sum(np.abs(picked(batch, name)), count))
+    return Statistic(Sums(sums), Extremes(low, high, count, int(math.isnan(low))) if count else Extremes())
 
 
 Reading = Callable[[Statistics], Entries]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.derive import (
     Bools,
     Floats,
+    column_sums,
     derived,
     known,
     per_sequence_counts,
@@ -30,6 +31,7 @@ from rl_doctor.analyzer.dialects.statistics import (
     deviation_of,
     largest_of,
     mean_of,
+    of_column,
     of_rows,
     of_tokens,
 )
@@ -93,8 +95,7 @@ def keys(settings: Settings) -> Iterator[Logged]:
 
 def _tokens_of(column: str) -> Callable[[Batch], Statistics]:
     def partial(batch: Batch) -> Statistics:
-        first = first_pass(batch)
-        return Statistics({column: of_tokens(first, selected(first, column))})
+        return Statistics({column: of_column(first_pass(batch), column)})
 
     return partial
 
@@ -102,7 +103,8 @@ def _tokens_of(column: str) -> Callable[[Batch], Statistics]:
 def _errors(batch: Batch) -> Statistics:
     first = first_pass(batch)
     returns = selected(first, "return")
-    return Statistics({"error": of_tokens(first, returns - selected(first, "old_value")), "return": of_tokens(first, returns)})
+    error = returns - selected(first, "old_value")
+    return Statistics({"error": of_tokens(first, error, squared=True), "return": of_tokens(first, returns, squared=True)})
 
 
 def _explained(found: Statistics) -> Entries:
@@ -268,9 +270,9 @@ def _entropies(batch: Batch) -> Statistics:
     before = before_rejection(batch)
     counts = per_sequence_counts(before)
     filled = counts > 0
-    sums = per_sequence_sums(before, selected(before, "old_entropy"))[filled]
+    sums = column_sums(before, "old_entropy")[filled]
     found = {
-        "token": of_tokens(before, selected(before, "old_entropy")),
+        "token": of_column(before, "old_entropy"),
         "sum": of_rows(sums),
         "mean": of_rows(sums / counts[filled]),
     }
@@ -309,10 +311,10 @@ def _probabilities(batch: Batch) -> Statistics:
     both = trained + sampled
     return Statistics(
         {
-            "difference": of_tokens(before, np.abs(trained - sampled), both),
-            "trained": of_tokens(before, trained),
-            "sampled": of_tokens(before, sampled),
-            "both": of_tokens(before, both),
+            "difference": of_tokens(before, np.abs(trained - sampled), both, squared=True),
+            "trained": of_tokens(before, trained, squared=True),
+            "sampled": of_tokens(before, sampled, squared=True),
+            "both": of_tokens(before, both, squared=True),
         }
     )
 
@@ -339,8 +341,10 @@ def estimate(kind: str, difference: Floats) -> tuple[Floats, Floats]:
     if kind == "k2":
         return 0.5 * difference**2, 0.5 * difference**2
     x = np.clip(-difference, -CLAMP, CLAMP)
-    value = np.clip(k3(x), -KL_CLAMP, KL_CLAMP)
-    return value, value + EPSILON32 / TOLERANCE * (np.minimum(np.exp(x), 2 * KL_CLAMP) + np.abs(x) + 1.0)
+    free = k3(x)
+    value = np.clip(free, -KL_CLAMP, KL_CLAMP)
+    terms = np.minimum(free + x + 1.0, 2 * KL_CLAMP) + np.abs(x) + 1.0  # exp(x), |x| and 1, as float32 adds them
+    return value, value + EPSILON32 / TOLERANCE * terms
 
 
 def _penalty(kind: str) -> Callable[[Batch], Statistics]:

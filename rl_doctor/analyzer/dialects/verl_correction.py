@@ -248,7 +248,7 @@ def _weight(before: Batch, correction: Correction) -> Statistics:
     row_near = NEAR * (1.0 + row_rounding)
     row_size = _row_means(before, size)
     found = {
-        "weight": of_tokens(before, weight, size, lost),
+        "weight": of_tokens(before, weight, size, lost, squared=True),
         "high": of_tokens(before, high.astype(np.float64), None, near_high.astype(np.float64)),
         "low": of_tokens(before, low.astype(np.float64), None, near_low.astype(np.float64)),
         "outside": of_tokens(before, outside.astype(np.float64), None, (near_high | near_low).astype(np.float64)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ import numpy as np
 from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, selected
 from rl_doctor.analyzer.dialects.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.dialects.stages import Flags
-from rl_doctor.analyzer.estimators import surrogate_loss
+from rl_doctor.analyzer.estimators import surrogate_of_ratio
 
 if TYPE_CHECKING:
     from rl_doctor.analyzer.dialects.verl_settings import Settings
@@ -103,7 +104,12 @@ class Terms:
 
     def near(self, values: Floats, bound: float) -> Flags:
         """Where float32 cannot tell positive ``values`` ``[n_selected]`` from ``bound``."""
-        return np.abs(values - bound) < 4 * EPSILON32 * max(bound, 1.0) * self.rounding
+        if bound <= 0:
+            return np.zeros(values.size, np.bool_)
+        width = 4 * EPSILON32 * max(bound, 1.0)
+        if self.settings.loss_mode == "gspo":
+            return np.abs(values - bound) < width * self.rounding
+        return np.abs(values - bound) < width * (1.0 + EPSILON32 / TOLERANCE * abs(math.log(bound)))
 
     @cached_property
     def kept(self) -> tuple[Flags, Flags]:
@@ -142,7 +148,7 @@ def _plain(value: Floats) -> tuple[Floats, Floats, None]:
 
 def _surrogate(t: Terms) -> tuple[Floats, Floats, None]:
     dual = t.settings.dual_clip if t.settings.loss_mode == "vanilla" else None
-    return _plain(surrogate_loss(t.log_ratio, t.advantage, *t.bounds, dual))
+    return _plain(surrogate_of_ratio(t.ratio, t.advantage, *t.bounds, dual))
 
 
 def _bounded(t: Terms) -> tuple[Floats, Floats, Flags]:

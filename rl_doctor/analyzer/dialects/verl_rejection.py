@@ -130,7 +130,7 @@ def divergence(before: Batch, criterion: Criterion) -> Statistics:
         rows, row_size = sums / np.maximum(counts, 1), sizes / np.maximum(counts, 1)
     if criterion.over != "token":
         values, size = np.repeat(rows, counts), np.repeat(row_size, counts)
-    lower = -math.inf if criterion.lower is None else criterion.lower
+    lower, least = (-math.inf, 0.0) if criterion.lower is None else (criterion.lower, criterion.lower)
     found: dict[str, Statistic] = {}
     for name, item, slack, make in (
         ("token", values, NEAR * (1.0 + size), partial(of_tokens, before)),
@@ -148,7 +148,7 @@ def divergence(before: Batch, criterion: Criterion) -> Statistics:
         {
             **found,
             "token": of_tokens(before, values, size),
-            "bounded": of_tokens(before, np.clip(values, max(lower, 0.0) if criterion.lower is None else lower, criterion.upper)),
+            "bounded": of_tokens(before, np.clip(values, least, criterion.upper), squared=True),
             "row": of_rows(rows[filled], row_size[filled]),
             "row_size": of_rows(np.abs(rows[filled]), row_size[filled]),
             "token_out": of_tokens(before, out * 1.0, None, near),

@@ -75,7 +75,9 @@ class Settings:
             aggregation = "seq-mean-token-mean"
         in_loss = _at(native, f"{_ACTOR}.kl_loss_type") or (None if config.kl_in_reward else config.kl_estimator)
         in_reward = _at(native, "algorithm.kl_penalty") or (config.kl_estimator if config.kl_in_reward else None)
-        correction = _correction(_at(native, "algorithm.rollout_correction"))
+        correction = _correction(
+            _at(native, "algorithm.rollout_correction") or _at(native, f"{_ACTOR}.policy_loss.rollout_correction")
+        )
         if mode == "bypass_mode":
             mode = _bypassed(correction)
         version_one = _at(native, "trainer.use_v1")

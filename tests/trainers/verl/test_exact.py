@@ -29,7 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "grpo, calling the workers": {"mismatch": 0.05},
     "ppo with a critic, padding, observations and rejected rows": {
-        "driver": True, "critic": True, "padding": 8, "mismatch": 0.05, "observations": True, "reject": [3],
+        "driver": True, "critic": True, "prompts": 3, "padding": 4, "mismatch": 0.05, "observations": True, "reject": [3],
         "overrides": [
             "algorithm.adv_estimator=gae", "critic.cliprange_value=0.05", f"{CORRECTION}.rollout_is=token",
             f"{CORRECTION}.rollout_rs=seq_mean_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0",
@@ -47,7 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     ]},
     "bypass": {"driver": True, "mismatch": 0.05, "overrides": [
         f"{CORRECTION}.bypass_mode=true", f"{ACTOR}.policy_loss.loss_mode=bypass_mode",
-        f"{ACTOR}.policy_loss.rollout_correction.bypass_mode=true",
+        f"+{ACTOR}.policy_loss.rollout_correction=${{algorithm.rollout_correction}}",
     ]},
 }  # fmt: skip
 
