@@ -29,7 +29,7 @@ LARGEST: Final = 10.0
 
 WORTH_COMPILING: Final = 20_000_000
 """Tokens of a run from which on the compiled passes are worth their start: importing numba and loading what it has compiled
-before takes .7 s of CPU, and a token takes 40 to 55 ns less (benchmarks/README.md)."""
+before takes .5 to .7 s of CPU, and a token takes 15 to 40 ns less (benchmarks/README.md)."""
 _ROUNDING: Final = 2.0**-9
 """The sum of exp(x) - 1 - x over that of abs x from which on rounding, by four units in the last place of x at most, is below
 5e-13 of it."""
