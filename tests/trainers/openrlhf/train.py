@@ -260,8 +260,9 @@ def run(trainer: Any, settings: Any, options: dict[str, Any]) -> list[dict[str, 
     step = 0
     while step < options["steps"]:
         if options["break_at"] == step and options["record"]:
-            shutil.rmtree(options["record"])
-            Path(options["record"]).write_text("in the way")
+            folder = Path(options["record"])
+            folder.rename(folder.with_name("gone"))  # at once, whatever the writer does at this moment
+            folder.write_text("in the way")
         answers = responses(step, settings.rollout.batch_size, settings.rollout.n_samples_per_prompt, settings)
         samples = [
             SamplesGenerator._process_response_into_experience(None, answer, max_len=settings.data.max_len) for answer in answers
