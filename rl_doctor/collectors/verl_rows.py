@@ -75,15 +75,18 @@ def lengths_of(data: Any) -> Lengths:
     The batch is on the host, where verl's transfer queue and Ray leave it.
     """
     prompts, responses = data["prompts"], data["responses"]
-    if prompts.is_nested:
+    attention = data.get("attention_mask", None)
+    if attention is None or attention.is_nested or prompts.is_nested or responses.is_nested:
         return Lengths(_counts(prompts), _counts(responses))
-    attention = data["attention_mask"].cpu().numpy() != 0
-    width = prompts.shape[1]
-    return Lengths(attention[:, :width].sum(axis=1), attention[:, width:].sum(axis=1))
+    attended, width = attention.cpu().numpy() != 0, prompts.shape[1]
+    return Lengths(attended[:, :width].sum(axis=1), attended[:, width:].sum(axis=1))
 
 
-def _counts(nested: Any) -> Ints:
-    counts: Ints = np.diff(nested.offsets().cpu().numpy()).astype(np.int64)
+def _counts(tokens: Any) -> Ints:
+    """Tokens of each row of a ragged tensor, or of one whose rows are equally long."""
+    if not tokens.is_nested:
+        return np.full(tokens.shape[0], tokens.shape[1], np.int64)
+    counts: Ints = np.diff(tokens.offsets().cpu().numpy()).astype(np.int64)
     return counts
 
 
