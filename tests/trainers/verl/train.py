@@ -317,7 +317,7 @@ class Loop:
             if logger is not None:
                 logger.log(data=metrics, step=step)
             if step == self.options["break_at"]:
-                shutil.rmtree(self.options["record"])
+                Path(self.options["record"]).rename(f"{self.options['record']}-moved")
                 Path(self.options["record"]).write_text("in the way")
         if logger is not None:
             logger.finish()
