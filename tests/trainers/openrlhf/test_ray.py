@@ -13,6 +13,7 @@ import pytest
 
 from tests.trainers.openrlhf.conftest import ROOT, TIMEOUT, Trained, result_of
 from tests.trainers.openrlhf.test_exact import NOT_FROM_TOKENS, comparisons
+from tests.trainers.said import of_ours
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 
@@ -28,7 +29,7 @@ def test_the_command_of_the_guide(tmp_path: Path, variables: dict[str, str]) -> 
     folder = tmp_path / found[1]
     command = [*found[2].split(), "tests.trainers.openrlhf.ray_job", json.dumps({"steps": 3})]
     result, said = result_of(command, {**variables, "RL_DOCTOR_RUN": str(folder)})
-    assert "rl-doctor" not in said
+    assert of_ours(said) == []
     trained = Trained(folder, said, **result)
     run = trained.run
     assert run.info.status == "complete"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rl_doctor import open_run
+from tests.trainers.said import of_ours
 from tests.trainers.verl.conftest import ROOT, environment
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
@@ -25,7 +26,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
     variables = environment(VERL_FILE_LOGGER_PATH=str(log), RAY_TMPDIR=None)
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=850, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "rl-doctor" not in done.stdout + done.stderr
+    assert of_ours(done.stdout + done.stderr) == []
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     rows = [json.loads(row)["data"] for row in log.read_text().splitlines()]
     return folder / "run", rows, json.loads(line.removeprefix("RESULT "))["left"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rl_doctor import open_run
+from tests.trainers.said import of_ours
 from tests.trainers.verl.conftest import PLATFORM, ROOT, Train, environment
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
@@ -40,7 +41,7 @@ def run(code: str, **changes: str | None) -> tuple[str, str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "rl-doctor" in line)
+    return done.stdout, "\n".join(of_ours(done.stderr))
 
 
 def test_found_as_an_entry_point(installed: Path) -> None:
@@ -104,7 +105,7 @@ def test_a_plugin_that_fails_says_so_once() -> None:
 def test_asked_for_by_the_logger_list(train: Train, tmp_path: Path, *, driver: bool) -> None:
     settings = ["trainer.logger=[file,rl_doctor]", f"trainer.default_local_dir={tmp_path}/checkpoints"]
     trained = train(record=False, driver=driver, overrides=settings)
-    assert "rl-doctor" not in trained.said
+    assert of_ours(trained.said) == []
     found = open_run(tmp_path / "checkpoints" / "rl_doctor")
     assert found.facts.last_step == 3
     assert found.metrics().series("actor/ppo_kl")[1].tolist() == [trained.log[step]["actor/ppo_kl"] for step in (1, 2, 3)]

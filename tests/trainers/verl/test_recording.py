@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rl_doctor import check, open_run
+from tests.trainers.said import of_ours
 from tests.trainers.verl.conftest import Train, Trained
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
@@ -116,7 +117,7 @@ def loop(train: Train) -> Trained:
 
 class TestLoopWithoutDriver:
     def test_nothing_went_wrong(self, loop: Trained) -> None:
-        assert "rl-doctor" not in loop.said
+        assert of_ours(loop.said) == []
         run = loop.run
         assert run.info.status == "complete"
         assert not run.facts.skipped_parts
@@ -226,7 +227,7 @@ def driver(train: Train) -> Trained:
 
 class TestDriverAndCritic:
     def test_the_driver_writes_beside_the_worker(self, driver: Trained) -> None:
-        assert "rl-doctor" not in driver.said
+        assert of_ours(driver.said) == []
         info = driver.run.info
         assert (info.world_size, info.writing_ranks, info.status, len(info.sessions)) == (1, (0, 1), "complete", 1)
         assert driver.run.facts.incomplete_steps == ()
@@ -277,7 +278,7 @@ class TestTwoRanks:
     @pytest.mark.parametrize("options", [LOOP, DRIVER], ids=["loop", "driver"])
     def test_both_record(self, train: Train, options: dict[str, Any]) -> None:
         trained = train(ranks=2, **options)
-        assert "rl-doctor" not in trained.said
+        assert of_ours(trained.said) == []
         info = trained.run.info
         assert (info.world_size, len(info.sessions)) == (2, 1)
         assert info.writing_ranks == ((0, 1, 2) if options.get("driver") else (0, 1))
@@ -293,7 +294,7 @@ def test_micro_batches_of_so_many_tokens(train: Train) -> None:
         "actor_rollout_ref.actor.shuffle=true",
     ]  # fmt: skip
     trained = train(driver=True, overrides=settings)
-    assert "rl-doctor" not in trained.said
+    assert of_ours(trained.said) == []
     columns, _ = trained.columns(*IDS)
     sizes = np.unique(np.stack([columns[name] for name in IDS], axis=1), axis=0, return_counts=True)[1]
     assert len(set(sizes.tolist())) > 1
@@ -302,7 +303,7 @@ def test_micro_batches_of_so_many_tokens(train: Train) -> None:
 
 def test_the_driver_of_old(train: Train) -> None:
     trained = train(driver="v0")
-    assert "rl-doctor" not in trained.said
+    assert of_ours(trained.said) == []
     assert trained.run.info.writing_ranks == (0, 1)
     columns, lengths = trained.columns("uid", "group", "epoch", "response_length", "padded_width", "reward", "token_id")
     assert len(set(columns["uid"])) == 48
@@ -319,7 +320,7 @@ def test_the_driver_of_old(train: Train) -> None:
 
 def test_a_loop_that_gives_no_configuration(train: Train) -> None:
     trained = train(configured=False, critic=True, steps=1)
-    assert "rl-doctor" not in trained.said
+    assert of_ours(trained.said) == []
     config = trained.run.info.config
     assert (config.clip_low, config.dual_clip, config.kl_coef, config.kl_estimator) == (0.2, 3.0, 0.02, "k3")
     assert (config.loss_agg, config.epochs, config.entropy_coef, config.temperature) == ("token-mean", 2, 0.001, 0.9)
@@ -333,7 +334,7 @@ def test_a_loop_that_gives_no_configuration(train: Train) -> None:
 def test_a_penalty_in_the_reward(train: Train) -> None:
     settings = ["algorithm.use_kl_in_reward=true", "actor_rollout_ref.actor.use_kl_loss=false"]
     trained = train(driver=True, steps=2, overrides=settings)
-    assert "rl-doctor" not in trained.said
+    assert of_ours(trained.said) == []
     config = trained.run.info.config
     assert (config.kl_in_reward, config.kl_estimator, config.kl_coef) == (True, "k1", 0.001)
     names = ("reward", "score", "token_reward", "epoch", "old_logprob", "ref_logprob", "response_mask")
