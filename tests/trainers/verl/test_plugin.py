@@ -119,7 +119,7 @@ def test_the_guide_names_settings_that_verl_has() -> None:
         "from tests.trainers.verl.train import DEFAULTS, configuration\n"
         "from omegaconf import OmegaConf\n"
         "guide = sys.stdin.read()\n"
-        "named = re.findall(r'((?:actor_rollout_ref|algorithm|critic|trainer)[.][a-z0-9_.]*[a-z0-9_])', guide)\n"
+        "named = re.findall(r'(?<![a-z.])((?:actor_rollout_ref|algorithm|critic|trainer)[.][a-z0-9_.]*[a-z0-9_])', guide)\n"
         "given = re.findall(r'([+]ray_kwargs[^ `]+|trainer[.]logger=[^ \\'`]+)', guide)\n"
         "config = configuration('/tmp', DEFAULTS | {'overrides': given})\n"
         "print(json.dumps([len(named), [name for name in named if OmegaConf.select(config, name) is None]]))\n"
