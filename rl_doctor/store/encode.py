@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,7 +92,8 @@ def import_all() -> None:
 
     A thread that writes while the interpreter ends can no longer do that.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     columns = {name: missing_values(name, 1) for name in ("uid", "turns", "role", "logprob", "response_mask")}
-    pq.write_table(table(columns), io.BytesIO(), **parquet_settings(columns))
+    pq.write_table(table(columns), pa.BufferOutputStream(), **parquet_settings(columns))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -276,17 +276,18 @@ class RunWriter:
     def _write_parquet(
         self, name: layout.PartName, table: pa.Table, bounds: NDArray[np.int64] | None, settings: Mapping[str, Any]
     ) -> None:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         cuts = [0, table.num_rows] if bounds is None else bounds.tolist()
-
-        def write(file: BinaryIO) -> None:
-            with pq.ParquetWriter(file, table.schema, **settings) as writer:
-                for start, stop in itertools.pairwise(cuts):
-                    writer.write_table(table.slice(start, stop - start), row_group_size=max(stop - start, 1))
-
+        # Arrow calls into Python for a file of Python's, which aborts a process whose interpreter is just going.
+        encoded = pa.BufferOutputStream()
+        with pq.ParquetWriter(encoded, table.schema, **settings) as writer:
+            for start, stop in itertools.pairwise(cuts):
+                writer.write_table(table.slice(start, stop - start), row_group_size=max(stop - start, 1))
+        content = memoryview(encoded.getvalue())
         self._check_claim()
-        layout.write_durably(self.path / str(name), write)
+        layout.write_durably(self.path / str(name), lambda file: file.write(content))
 
 
 def _level(columns: Mapping[str, NDArray[Any]], level: str) -> dict[str, NDArray[Any]]:
