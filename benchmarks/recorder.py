@@ -97,6 +97,18 @@ def lists_with_pandas(batch: Batch, path: Path) -> None:
     pd.DataFrame(rows).to_parquet(path)
 
 
+def padded_with_pandas(batch: Batch, path: Path) -> None:
+    """The tensors as they are: one row per sequence, padding included."""
+    pd.DataFrame({name: list(_plain(values)) for name, values in batch.columns.items()}).to_parquet(path)
+
+
+PANDAS: dict[str, Callable[[Batch, Path], None]] = {
+    "as they are": padded_with_pandas,
+    "lists": lists_with_pandas,
+    "row per token": flat_with_pandas,
+}
+
+
 def loss(batch: Batch) -> float:
     """What a trainer does with the columns right before they are recorded."""
     columns, mask = batch.columns, batch.columns["response_mask"]
@@ -127,15 +139,15 @@ def recording(**options: Any) -> Iterator[tuple[Recorder, Path]]:
 class Cost:
     """Medians in milliseconds of wall and CPU time of the calling thread for one batch."""
 
-    flat: tuple[float, float]
-    lists: tuple[float, float]
+    pandas: dict[str, tuple[float, float]]
     idle: tuple[float, float]
     busy: tuple[float, float]
     tokens: int
 
-    def ratio(self, recorded: Sequence[float], clock: int) -> float:
-        """How many times as long the faster way with pandas takes; clock 0 is wall time, 1 CPU time."""
-        return min(self.flat[clock], self.lists[clock]) / recorded[clock]
+    def ratio(self, recorded: Sequence[float], clock: int, form: str | None = None) -> float:
+        """How many times as long a way with pandas takes (by default the fastest); clock 0 is wall time, 1 CPU time."""
+        others = self.pandas.values() if form is None else [self.pandas[form]]
+        return min(other[clock] for other in others) / recorded[clock]
 
 
 def _median(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -143,9 +155,9 @@ def _median(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def trainer_cost(dtype: torch.dtype, repeats: int) -> Cost:
-    """The calls in turn: pandas flat, pandas lists, the recorder with an idle writer, and with one that is still at work."""
+    """The calls in turn: pandas in each form, the recorder with an idle writer, and with one that is still at work."""
     batches = [make(dtype, seed) for seed in range(3)]
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ("flat", "lists", "idle", "busy")}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in (*PANDAS, "idle", "busy")}
     with tempfile.TemporaryDirectory() as folder, recording(quota=None) as (recorder, _):
         scratch = Path(folder) / "baseline.parquet"
 
@@ -155,7 +167,7 @@ def trainer_cost(dtype: torch.dtype, repeats: int) -> Cost:
 
         for step in range(repeats):
             batch = batches[step % len(batches)]
-            for name, write in (("flat", flat_with_pandas), ("lists", lists_with_pandas)):
+            for name, write in PANDAS.items():
                 loss(batch)
                 found[name].append(timed(lambda write=write, batch=batch: write(batch, scratch)))
             recorder.flush()
@@ -164,7 +176,8 @@ def trainer_cost(dtype: torch.dtype, repeats: int) -> Cost:
             found["busy"].append(record(3 * step + 1, batches[(step + 1) % 3]))
             recorder.flush()
     medians = {name: _median(times[min(2, len(times) - 1) :]) for name, times in found.items()}
-    return Cost(**medians, tokens=batches[0].tokens)
+    pandas = {name: medians.pop(name) for name in PANDAS}
+    return Cost(pandas, **medians, tokens=batches[0].tokens)
 
 
 @dataclass(frozen=True)
@@ -222,17 +235,13 @@ def report(repeats: int) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         gc.collect()
         cost = costs[dtype] = trainer_cost(dtype, repeats)
-        for name in ("flat", "lists", "idle", "busy"):
-            wall, cpu = getattr(cost, name)
-            label = {
-                "flat": "pandas, row per token",
-                "lists": "pandas, lists",
-                "idle": "recorder",
-                "busy": "recorder, writer busy",
-            }[name]
+        rows = {f"pandas, {form}": times for form, times in cost.pandas.items()}
+        rows |= {"recorder": cost.idle, "recorder, writer busy": cost.busy}
+        for label, (wall, cpu) in rows.items():
             print(f"  {dtype!s:15} {label:22} {wall:8.2f} ({cpu:.2f})")
-        ratios = [f"{cost.ratio(getattr(cost, name), clock):.0f}" for name in ("idle", "busy") for clock in (0, 1)]
-        print(f"  {dtype!s:15} pandas / recorder: idle {ratios[0]} ({ratios[1]}), busy {ratios[2]} ({ratios[3]})")
+        for form in PANDAS:
+            ratios = [f"{cost.ratio(times, clock, form):.0f}" for times in (cost.idle, cost.busy) for clock in (0, 1)]
+            print(f"  {dtype!s:15} pandas, {form} / recorder: idle {ratios[0]} ({ratios[1]}), busy {ratios[2]} ({ratios[3]})")
     print("the writer thread, per token")
     for dtype in (torch.float32, torch.bfloat16):
         writing = writer_cost([make(dtype, seed) for seed in range(3)], repeats)
