@@ -39,7 +39,11 @@ def cpu(work: Callable[[], object]) -> float:
     return time.thread_time() - begin
 
 
-def with_pandas(columns: dict[str, np.ndarray], path: Path) -> None:
+def as_they_are(columns: dict[str, np.ndarray], path: Path) -> None:
+    pd.DataFrame({name: list(values) for name, values in columns.items()}).to_parquet(path)
+
+
+def row_per_token(columns: dict[str, np.ndarray], path: Path) -> None:
     mask = columns["response_mask"]
     pd.DataFrame({name: values[mask] for name, values in columns.items() if values.ndim == 2}).to_parquet(path)
 
@@ -47,20 +51,22 @@ def with_pandas(columns: dict[str, np.ndarray], path: Path) -> None:
 @pytest.mark.slow
 def test_the_trainers_thread_pays_a_small_part_of_what_pandas_takes(tmp_path: Path) -> None:
     batches = [batch(seed) for seed in range(3)]
-    pandas, recorder_alone, recorder_beside = [], [], []
+    padded, flat, recorder_alone, recorder_beside = [], [], [], []
     with Recorder(tmp_path / "run", quota=None) as recorder:
         for step in range(0, 30, 2):
             one, other = batches[step % 3], batches[(step + 1) % 3]
             gc.collect()
-            pandas.append(cpu(lambda one=one: with_pandas(one, tmp_path / "baseline.parquet")))
+            padded.append(cpu(lambda one=one: as_they_are(one, tmp_path / "baseline.parquet")))
+            flat.append(cpu(lambda one=one: row_per_token(one, tmp_path / "baseline.parquet")))
             recorder_alone.append(cpu(lambda one=one, step=step: recorder.log_batch(step=step, **one)))
             recorder_beside.append(cpu(lambda other=other, step=step: recorder.log_batch(step=step + 1, **other)))
             recorder.flush()
     assert recorder.guard.reason is None
     assert recorder.dropped_steps == 0
     for recorded in (recorder_alone, recorder_beside):
-        # The aim is 30, which a quiet machine reaches; neighbours that take the cache cost us more than pandas.
-        assert statistics.median(pandas) > 12 * statistics.median(recorded)
+        assert statistics.median(padded) > 30 * statistics.median(recorded)
+        # The fastest form for pandas, without padding: 22 to 28 where it is quiet; neighbours in the cache cost us more than pandas.
+        assert statistics.median(flat) > 12 * statistics.median(recorded)
 
 
 @pytest.mark.parametrize(("keep", "promised"), [(32, 24.0), (16, 13.0)], ids=["float32", "bfloat16"])
