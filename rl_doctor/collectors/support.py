@@ -115,8 +115,9 @@ VERL: Final = Support(
     guide="docs/guide/verl.md",
     columns=(
         *_KEYS, *_UPDATE, "return", "group", "session_id", "reward", "score", "reward/<component>", *_LENGTHS, "turns",
-        "data_source", "loss_mask", "token_reward", "is_padding", "weight_version", "policy_version", "padded_width",
-        "batch_num_tokens", "global_batch_size", "loss_scale_factor", "grad_accumulation", "grad_norm", "learning_rate",
+        "data_source", "loss_mask", "token_reward", "is_padding", "weight_version", "first_weight_version", "policy_version",
+        "padded_width", "batch_num_tokens", "global_batch_size", "loss_scale_factor", "grad_accumulation", "grad_norm",
+        "learning_rate",
     ),
     switches=(
         Switch(("rollout_logprob",), "actor_rollout_ref.rollout.calculate_log_probs=True", "on by default"),

@@ -21,6 +21,8 @@ ROW: Final = "rl_doctor_row"
 _PADDING_UID: Final = re.compile(r"pad[0-9a-f]{32}")
 _REASONS: Final[Mapping[str | None, str | None]] = {"aborted": "abort", "completed": None}
 """verl's words for why generation ended; it calls both an end and a cut completed."""
+_VERSIONS: Final[Mapping[str, str]] = {"weight_version": "max_global_steps", "first_weight_version": "min_global_steps"}
+"""Sequence column -> field of a batch, or of a row's ``extra_fields``, that holds it."""
 _TOKENS: Final[Mapping[str, tuple[str, ...]]] = {
     "token_id": ("responses",),
     "loss_mask": ("loss_mask",),
@@ -177,13 +179,13 @@ def sequence_columns(data: Any, lengths: Lengths, entry: Entry | None, rank: int
         "data_source": _texts(per_row(data, "data_source")),
         "reward": _sums(data, "token_level_rewards", "rm_scores", "token_level_scores"),
         "score": _sums(data, "rm_scores", "token_level_scores"),
-        "weight_version": _whole(per_row(data, "max_global_steps"), "int64"),
         "is_padding": _padding(groups, sessions, entry),
     }
     extra = [fields if isinstance(fields, Mapping) else {} for fields in per_row(data, "extra_fields") or []]
+    for name, field in _VERSIONS.items():
+        found = _whole([fields.get(field) for fields in extra], "int64")
+        columns[name] = _whole(per_row(data, field), "int64") if found is None else found
     if extra:
-        versions = _whole([fields.get("max_global_steps") for fields in extra], "int64")
-        columns["weight_version"] = columns["weight_version"] if versions is None else versions
         columns["finish_reason"] = _texts([_REASONS.get(reason, reason) for reason in map(_reason, extra)])
         columns["reward_components"] = _components([fields.get("reward_extra_info") for fields in extra])
     return {name: values for name, values in columns.items() if values is not None}

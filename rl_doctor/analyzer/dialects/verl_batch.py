@@ -224,14 +224,21 @@ def _share_widest(of: str) -> Reading:
 
 
 def _counts() -> Iterator[Logged]:
-    """Turns of a trajectory, and how many policy versions it lags behind."""
+    """Turns of a trajectory, how many policy versions it lags behind, and how many it spans."""
     turns = whole(_plain("turns"), "turns", optional=("epoch", "is_padding"))
-    stale = whole(_staleness, "weight_version", optional=("epoch", "is_padding"))
+    lags = {
+        "trajectory_staleness": whole(_lag_of("weight_version"), "weight_version", optional=("epoch", "is_padding")),
+        "trajectory_staleness_worst": whole(
+            _lag_of("first_weight_version"), "first_weight_version", optional=("epoch", "is_padding")
+        ),
+        "trajectory_spans": whole(_spans, "weight_version", "first_weight_version", optional=("epoch", "is_padding")),
+    }
     for statistic, read in STATISTICS:
         for prefix in ("num_turns", "training/num_turns"):
             metric = "turns.mean" if statistic == "mean" else None
             yield once(f"{prefix}/{statistic}", metric, "turns", turns, read("turns"))
-        yield once(f"training/off_policy/trajectory_staleness/{statistic}", None, "versions", stale, read("staleness"))
+        for name, reduction in lags.items():
+            yield once(f"training/off_policy/{name}/{statistic}", None, "versions", reduction, read("versions"))
 
 
 def _plain(column: str) -> Callable[[Batch], Statistics]:
@@ -242,10 +249,21 @@ def _plain(column: str) -> Callable[[Batch], Statistics]:
     return partial
 
 
-def _staleness(batch: Batch) -> Statistics:
-    """The step before, whose weights are the newest that could have sampled, minus the newest version that did."""
+def _lag_of(column: str) -> Callable[[Batch], Statistics]:
+    """The step before, whose weights are the newest that could have sampled, minus a version that did."""
+
+    def partial(batch: Batch) -> Statistics:
+        first, rows = _real(batch)
+        return Statistics({"versions": of_rows(batch.step - 1 - _numbers(first.columns[column])[rows])})
+
+    return partial
+
+
+def _spans(batch: Batch) -> Statistics:
+    """Number of versions from the oldest that sampled to the newest."""
     first, rows = _real(batch)
-    return Statistics({"staleness": of_rows(batch.step - 1 - _numbers(first.columns["weight_version"])[rows])})
+    newest, oldest = (_numbers(first.columns[name])[rows] for name in ("weight_version", "first_weight_version"))
+    return Statistics({"versions": of_rows(newest - oldest + 1)})
 
 
 def old_pass_keys(settings: Settings) -> Iterator[Logged]:

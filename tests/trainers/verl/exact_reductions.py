@@ -129,6 +129,7 @@ def _batch(case: Case, seed: int, step: int) -> Tensors:
         "responses": torch.zeros(size, width), "prompts": torch.zeros(size, int(prompts.max())),
         "response_length": torch.tensor(lengths).float(), "prompt_length": prompts.float(),
         "turns": torch.tensor(random.integers(1, 6, size)), "version": versions,
+        "oldest": versions - torch.arange(size) % 3,
         "is_padding": torch.arange(size) >= size - PADDING,
     }  # fmt: skip
 
@@ -137,7 +138,7 @@ def _of_batch(case: Case, config: ActorConfig, batch: Tensors, step: int) -> dic
     """What the driver logs, in the order in which it computes it; it changes rewards, mask and weights of the batch."""
     metrics: dict[str, Any] = {}
     bypass = bool(case.correction and case.correction.get("bypass_mode"))
-    data = DataProto.from_dict(tensors={k: v for k, v in batch.items() if k not in {"version", "turns", "is_padding"}})
+    data = DataProto.from_dict(tensors={k: v for k, v in batch.items() if k not in {"version", "oldest", "turns", "is_padding"}})
     if not bypass:
         entropy = agg_loss(
             loss_mat=data.batch["entropy"], loss_mask=data.batch["response_mask"], loss_agg_mode=config.loss_agg_mode,
@@ -160,9 +161,14 @@ def _of_batch(case: Case, config: ActorConfig, batch: Tensors, step: int) -> dic
     own = data.select_idxs(real)
     own.non_tensor_batch["__num_turns__"] = batch["turns"].numpy()[real].astype(np.int32)
     metrics |= compute_data_metrics(own, use_critic=True)
-    stale = (step - 1) - batch["version"].numpy()[real]
+    newest, oldest = (batch[name].numpy()[real] for name in ("version", "oldest"))
     turns = batch["turns"].numpy()[real]
-    for name, values in (("training/off_policy/trajectory_staleness", stale), ("training/num_turns", turns)):
+    for name, values in (
+        ("training/off_policy/trajectory_spans", newest - oldest + 1),
+        ("training/off_policy/trajectory_staleness", (step - 1) - newest),
+        ("training/off_policy/trajectory_staleness_worst", (step - 1) - oldest),
+        ("training/num_turns", turns),
+    ):
         metrics |= {f"{name}/mean": values.mean(), f"{name}/max": values.max(), f"{name}/min": values.min()}
     return metrics
 
@@ -281,6 +287,7 @@ def _recorded(
         "returns": part["returns"], "old_value": part["values"], "reward": part["token_level_rewards"].double().sum(-1),
         "score": part["rm_scores"].double().sum(-1), "response_length": part["response_length"].int(),
         "prompt_length": part["prompt_length"].int(), "turns": part["turns"], "weight_version": part["version"],
+        "first_weight_version": part["oldest"],
         "is_padding": part["is_padding"], "padded_width": part["inside"].shape[1], "batch_num_tokens": tokens,
         "global_batch_size": SIZE, "loss_scale_factor": factor, "grad_accumulation": MICRO_BATCHES,
     }  # fmt: skip

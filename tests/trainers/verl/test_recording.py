@@ -193,7 +193,7 @@ class TestLoopWithoutDriver:
 
     def test_the_batch(self, loop: Trained) -> None:
         names = ("uid", "epoch", "is_padding", "reward", "score", "response_length", "prompt_length", "turns", "weight_version")
-        columns, _ = loop.columns(*names, "policy_version", "reward/even", "reward/length", "data_source")
+        columns, _ = loop.columns(*names, "first_weight_version", "policy_version", "reward/even", "reward/length", "data_source")
         rows = (columns["epoch"] == 0) & ~columns["is_padding"].astype(bool)
         for step, logged in loop.log.items():
             own = {name: values[rows & (columns["step"] == step)] for name, values in columns.items()}
@@ -202,6 +202,8 @@ class TestLoopWithoutDriver:
                 "critic/score": own["score"], "critic/rewards": own["reward"], "response_length": own["response_length"],
                 "prompt_length": own["prompt_length"], "num_turns": own["turns"],
                 "training/off_policy/trajectory_staleness": own["policy_version"] - own["weight_version"],
+                "training/off_policy/trajectory_staleness_worst": own["policy_version"] - own["first_weight_version"],
+                "training/off_policy/trajectory_spans": own["weight_version"] - own["first_weight_version"] + 1,
             }.items():  # fmt: skip
                 for statistic in (np.mean, np.max, np.min):
                     expected = logged[f"{name}/{statistic.__name__.removeprefix('a')}"]

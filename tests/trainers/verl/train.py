@@ -220,7 +220,7 @@ def sample(model: Any, step: int, options: dict[str, Any], temperature: float, n
         noise = torch.randn(len(row["responses"]), generator=generator) * options["mismatch"] + off
         row["rollout_log_probs"] -= noise * row["response_mask"]
         row["global_steps"] = step
-        row["extra_fields"] |= {"min_global_steps": step - 1, "max_global_steps": step - 1}
+        row["extra_fields"] |= {"min_global_steps": max(0, step - 1 - at % 2), "max_global_steps": step - 1}
     return made
 
 
@@ -364,10 +364,10 @@ class Loop:
         rows = sample(self.actor.engine.module, step, self.options, rollout.temperature, rollout.n)
         keys = [f"{row['uid']}_{row['session_id']}_0" for row in rows]
         tags = [
-            {"prompt_len": len(row["prompts"]), "response_len": len(row["responses"]), "min_global_steps": step - 1,
-             "max_global_steps": step - 1}
+            {"prompt_len": len(row["prompts"]), "response_len": len(row["responses"])}
+            | {name: row["extra_fields"][name] for name in ("min_global_steps", "max_global_steps")}
             for row in rows
-        ]  # fmt: skip
+        ]
         batch = self.queue.kv_batch_put(keys, "train", fields=list_of_dict_to_tensordict(rows), tags=tags)
         if self.options["padding"]:
             padding_utils.tq = self.queue

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rl_doctor import open_run
@@ -19,7 +20,9 @@ from rl_doctor.collectors import verl_driver, verl_loop
 from rl_doctor.collectors.plugin import OPTIONS, RUN_VARIABLE, recorder_options
 from rl_doctor.collectors.verl_driver import Driver
 from rl_doctor.collectors.verl_loop import Loop
+from rl_doctor.collectors.verl_rows import Lengths, sequence_columns
 from rl_doctor.collectors.verl_run import Entry, run_path
+from rl_doctor.schema import MISSING_INT
 
 ROOT = Path(__file__).parents[3]
 
@@ -126,6 +129,27 @@ def test_options_from_the_environment(monkeypatch: Any) -> None:
     monkeypatch.setenv("RL_DOCTOR_SAMPLING", "0.25")
     monkeypatch.setenv("RL_DOCTOR_QUOTA", "0.05")
     assert recorder_options() == {"record_token_ids": False, "sampling": 0.25, "quota": 0.05}
+
+
+class Rows(dict[str, Any]):
+    """A batch as far as sequence columns look at it: lists with one entry per row."""
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_versions_are_those_of_the_rows_or_of_the_batch() -> None:
+    lengths = Lengths(np.array([1, 2, 3]), np.array([4, 5, 6]))
+    names = {"uid": ["a", "a", "b"], "session_id": [0, 1, 0], "max_global_steps": [7, 7, 7], "min_global_steps": [5, 6, None]}
+    found = sequence_columns(Rows(names), lengths, None, 0)
+    assert found["weight_version"].tolist() == [7, 7, 7]
+    assert found["first_weight_version"].tolist() == [5, 6, MISSING_INT["int64"]]
+    extra = [{"max_global_steps": 9, "min_global_steps": 8}, {"max_global_steps": 9}, None]
+    found = sequence_columns(Rows(names | {"extra_fields": extra}), lengths, None, 0)
+    assert found["weight_version"].tolist() == [9, 9, MISSING_INT["int64"]]
+    assert found["first_weight_version"].tolist() == [8, MISSING_INT["int64"], MISSING_INT["int64"]]
+    unknown = sequence_columns(Rows({name: names[name] for name in ("uid", "session_id")}), lengths, None, 0)
+    assert not {"weight_version", "first_weight_version"} & set(unknown)
 
 
 def meta(keys: list[str], tags: list[dict[str, Any]]) -> SimpleNamespace:

@@ -78,11 +78,12 @@ def _sample(rng: random.Random, step: int, index: int) -> Row:
     length = 1 if padding else 0 if index == 2 else rng.randint(1, 7)
     loss_mask = [not padding and rng.random() < 0.8 for _ in range(length)]
     old = [single(-rng.expovariate(1.0)) for _ in range(length)]
+    version = step - 1 - rng.randint(0, 2)
     row: Row = {
         "step": step, "uid": f"{step}-{index}", "is_padding": padding, "response_length": length, "stored_length": length,
         "prompt_length": 127 if padding else rng.randint(2, 9), "reward": rng.gauss(0, 1), "score": rng.gauss(0, 1),
-        "turns": rng.randint(1, 3), "weight_version": step - 1 - rng.randint(0, 2), "loss_mask": loss_mask,
-        "response_mask": [kept and index != 3 for kept in loss_mask], "old_logprob": old,
+        "turns": rng.randint(1, 3), "weight_version": version, "first_weight_version": version - index % 3,
+        "loss_mask": loss_mask, "response_mask": [kept and index != 3 for kept in loss_mask], "old_logprob": old,
         "rollout_logprob": [single(x + rng.gauss(0, 0.1)) for x in old], "logprob": old,
         "ref_logprob": [single(x + rng.gauss(0, 0.5)) for x in old],
     }  # fmt: skip

@@ -170,6 +170,12 @@ def test_statistics_of_the_batch() -> None:
             f"prompt_length/{statistic}": over(lambda row: row["prompt_length"], pick),
             f"num_turns/{statistic}": over(lambda row: row["turns"], pick),
             f"training/off_policy/trajectory_staleness/{statistic}": over(lambda r: r["step"] - 1 - r["weight_version"], pick),
+            f"training/off_policy/trajectory_staleness_worst/{statistic}": over(
+                lambda r: r["step"] - 1 - r["first_weight_version"], pick
+            ),
+            f"training/off_policy/trajectory_spans/{statistic}": over(
+                lambda r: r["weight_version"] - r["first_weight_version"] + 1, pick
+            ),
         }  # fmt: skip
     values |= {
         "response/aborted_ratio": over(lambda row: float(row["response_length"] == 0), mean),
