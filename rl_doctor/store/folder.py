@@ -63,6 +63,8 @@ def _open(path: Path) -> Run:
     info, notes = _info(path, listing)
     presence = Presence()
     skipped: list[str] = []
+    if info.logprob_dtype is None:
+        info = replace(info, logprob_dtype=_logprob_dtype(_claims(path, listing.claims)))
     notes += [f"{name}: a file that was not finished" for name in sorted(listing.temporaries)]
     parts = list(_open_parts(path, listing, presence, skipped, notes))
     metric_parts = list(_whole_metrics(path, listing, skipped))
@@ -198,6 +200,16 @@ def _claims(path: Path, claims: Iterable[tuple[int, int]]) -> dict[tuple[int, in
             document = {}
         found[session, rank] = document if isinstance(document, dict) else {}
     return found
+
+
+def _logprob_dtype(claims: Mapping[tuple[int, int], Mapping[str, Any]]) -> str | None:
+    """Type of the log-probabilities that writers saw in the newest session in which any did; None where they differ."""
+    found: dict[int, set[str]] = {}
+    for (session, _), document in claims.items():
+        if isinstance(dtype := document.get("logprob_dtype"), str):
+            found.setdefault(session, set()).add(dtype)
+    newest = found[max(found)] if found else set()
+    return newest.pop() if len(newest) == 1 else None
 
 
 def _told(claims: Mapping[tuple[int, int], Mapping[str, Any]]) -> tuple[int, list[str]]:

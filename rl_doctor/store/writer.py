@@ -153,11 +153,16 @@ class RunWriter:
         self._write_claim()
 
     def update_info(self, info: RunInfo) -> None:
-        """Replace the run's description (rank 0); the sessions so far are kept."""
+        """Replace the run's description; the sessions so far are kept.
+
+        Of what another rank than 0 says, its claim keeps the type of its log-probabilities, which rank 0 need not know.
+        """
         self._info = replace(info, sessions=self._info.sessions, status=info.status or self._info.status)
+        self._check_claim()
         if self.rank == 0:
-            self._check_claim()
             self._write_info()
+        else:
+            self._write_claim()
 
     def set_status(self, status: str, reason: str | None = None) -> None:
         """Set the status of this writer, and on rank 0 that of the run: running, complete or detached.
@@ -235,6 +240,8 @@ class RunWriter:
             **self._left_out,
             "before": self._before,
         }
+        if self.rank and self._info.logprob_dtype is not None:
+            document["logprob_dtype"] = self._info.logprob_dtype
         if self._reason is not None:
             document["reason"] = self._reason
         layout.write_json_durably(self.path / layout.writer_name(self.session, self.rank), document)

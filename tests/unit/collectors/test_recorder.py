@@ -67,6 +67,28 @@ def read(folder: Path, *columns: str) -> dict[str, np.ndarray]:
     return {name: np.concatenate([b.columns[name] for b in batches]) for name in ("step", *names)}
 
 
+@pytest.mark.parametrize(
+    ("types", "known"), [(("float16", "float16"), "float16"), (("float16", "float32"), None), (("float64",), "float64")]
+)
+def test_what_only_other_ranks_see_of_logprobs(tmp_path: Path, types: tuple[str, ...], known: str | None) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.log_metrics(1, {"loss": 0.5})
+        recorder.end_step(1)
+        for rank, dtype in enumerate(types, 1):
+            with Recorder(tmp_path, rank=rank, session=recorder.session) as other:
+                other.log_batch(step=1, **batch() | {"logprob": batch()["logprob"].astype(dtype)})
+    assert open_run(tmp_path).info.logprob_dtype == known
+    assert json.loads((tmp_path / "run.json").read_text()).get("logprob_dtype") is None
+
+
+def test_the_newest_session_says_the_type_of_logprobs(tmp_path: Path) -> None:
+    for step, dtype in enumerate(("float16", "float32"), 1):
+        with Recorder(tmp_path) as recorder, Recorder(tmp_path, rank=1, session=recorder.session) as other:
+            recorder.end_step(step)
+            other.log_batch(step=step, **batch() | {"logprob": batch()["logprob"].astype(dtype)})
+    assert open_run(tmp_path).info.logprob_dtype == "float32"
+
+
 def test_records_what_it_was_given(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     info = {"trainer": "custom", "algorithm": "grpo", "config": {"clip_low": 0.2, "kl_coef": 0.0}}
