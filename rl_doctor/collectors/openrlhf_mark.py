@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rl_doctor.store.layout import CRITIC_NAME
+
 ENTRY: Final = "rl_doctor"
 """Key in ``Experience.info``: one list of whole numbers per sequence, which splitting, padding and joining leave alone."""
 _UNKNOWN: Final = -1
@@ -22,7 +24,7 @@ class Destination:
     @property
     def critic(self) -> Path:
         """Folder of the critic's passes, a run of its own inside the run."""
-        return Path(self.path) / "critic"
+        return Path(self.path) / CRITIC_NAME
 
 
 @dataclass(frozen=True, slots=True)

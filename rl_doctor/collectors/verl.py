@@ -6,16 +6,14 @@ has been imported. Where nothing asks for a recording, the patches call what the
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-from rl_doctor.collectors.plugin import RUN_VARIABLE, when_imported
+from rl_doctor.collectors.plugin import run_path, tell, when_imported
+from rl_doctor.collectors.support import VERL
 
-_SUPPORTED: Final = (0, 9)
 _MODULES: Final = {
     "verl.workers.engine_workers": ("rl_doctor.collectors.verl_worker", "patch_worker"),
     "verl.utils.tracking": ("rl_doctor.collectors.verl_driver", "patch_tracking"),
@@ -24,9 +22,7 @@ _MODULES: Final = {
 }
 """Module of verl -> module and function that patches it."""
 
-_logger = logging.getLogger("rl_doctor")
 _waiting: Final = set(_MODULES)
-_told: Final[set[str]] = set()
 
 
 def install() -> None:
@@ -35,25 +31,14 @@ def install() -> None:
         when_imported(_waiting.pop(), _patch)
 
 
-def tell(what: str) -> None:
-    """Log a line, once in this process; verl swallows what its plugins raise."""
-    if what not in _told:
-        _told.add(what)
-        _logger.warning("rl-doctor, recording verl: %s", what)
-
-
 def _patch(module: ModuleType) -> None:
     version = str(getattr(sys.modules.get("verl"), "__version__", "unknown"))
-    numbers = tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
-    if numbers != _SUPPORTED:
-        if os.environ.get(RUN_VARIABLE):
-            tell(f"nothing is recorded: verl {version} is not supported, verl 0.9 is")
+    if not VERL.supports(version):
+        if run_path() is not None:
+            tell(f"verl {version} is installed; supported are {VERL.versions}")
         return
     where, function = _MODULES[module.__name__]
-    try:
-        getattr(import_module(where), function)(module)
-    except Exception as error:  # noqa: BLE001 - verl would say nothing of it, or not start
-        tell(f"nothing is recorded: could not attach to {module.__name__} of verl {version} ({type(error).__name__}: {error})")
+    getattr(import_module(where), function)(module)
 
 
 install()

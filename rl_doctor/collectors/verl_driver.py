@@ -12,11 +12,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from rl_doctor.collectors.plugin import recorder_options
+from rl_doctor.collectors.plugin import recorder_options, wrap
 from rl_doctor.collectors.recorder import Recorder
 from rl_doctor.collectors.verl_config import Model, at, describe
 from rl_doctor.collectors.verl_loop import LOOP
-from rl_doctor.collectors.verl_run import BACKEND, CRITIC, ENTRY, Entry, process_guard, run_path
+from rl_doctor.collectors.verl_run import BACKEND, ENTRY, Entry, process_guard, run_path
+from rl_doctor.store.layout import CRITIC_NAME
 
 
 class Driver:
@@ -45,7 +46,7 @@ class Driver:
             model = Model.of(_model_config(self._trainer), getattr(self._trainer, "tokenizer", None))
             writing = None if ranks is None else tuple(range(ranks + 1))
             info = describe(self._settings, model, ranks, writing, critic=critic)
-            folder = str(Path(self._path) / CRITIC) if critic else self._path
+            folder = str(Path(self._path) / CRITIC_NAME) if critic else self._path
             self._recorders[critic] = Recorder(folder, info, **self._options)
         return self._recorders[critic]
 
@@ -98,32 +99,22 @@ def patch_tracking(module: ModuleType) -> None:
     tracking = module.Tracking
     if BACKEND not in tracking.supported_backend:
         tracking.supported_backend = [*tracking.supported_backend, BACKEND]
-    _wrap(tracking, "__init__", _around_tracking)
-    _wrap(tracking, "log", _around_log)
+    wrap(tracking, "__init__", _around_tracking)
+    wrap(tracking, "log", _around_log)
 
 
 def patch_trainer(module: ModuleType) -> None:
     """Wrap the methods of ``PPOTrainer`` (the default), and of whatever derives from it."""
-    _wrap(module.PPOTrainer, "fit", _around_fit)
-    _wrap(module.PPOTrainer, "_update_actor", functools.partial(_around_update, critic=False))
-    _wrap(module.PPOTrainer, "_update_critic", functools.partial(_around_update, critic=True))
+    wrap(module.PPOTrainer, "fit", _around_fit)
+    wrap(module.PPOTrainer, "_update_actor", functools.partial(_around_update, critic=False))
+    wrap(module.PPOTrainer, "_update_critic", functools.partial(_around_update, critic=True))
 
 
 def patch_ray_trainer(module: ModuleType) -> None:
     """Wrap the methods of ``RayPPOTrainer`` (``trainer.use_v1=False``), and of whatever derives from it."""
-    _wrap(module.RayPPOTrainer, "fit", _around_fit)
-    _wrap(module.RayPPOTrainer, "_update_actor", functools.partial(_around_update, critic=False))
-    _wrap(module.RayPPOTrainer, "_update_critic", functools.partial(_around_update, critic=True))
-
-
-def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
-    setattr(owner, name, call)
+    wrap(module.RayPPOTrainer, "fit", _around_fit)
+    wrap(module.RayPPOTrainer, "_update_actor", functools.partial(_around_update, critic=False))
+    wrap(module.RayPPOTrainer, "_update_critic", functools.partial(_around_update, critic=True))
 
 
 def _around_tracking(original: Callable[..., Any], tracking: Any, *args: Any, **kwargs: Any) -> Any:

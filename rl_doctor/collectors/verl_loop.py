@@ -10,7 +10,8 @@ from typing import Any, Final
 from rl_doctor.collectors.recorder import Recorder
 from rl_doctor.collectors.verl_config import Model, describe
 from rl_doctor.collectors.verl_rows import plain
-from rl_doctor.collectors.verl_run import CRITIC, process_recorder, run_path
+from rl_doctor.collectors.verl_run import process_recorder, run_path
+from rl_doctor.store.layout import CRITIC_NAME
 
 _EARLY_LOGS: Final = 1000
 """Logs that are kept until the first update opens the run."""
@@ -60,7 +61,7 @@ class Loop:
         rollout = {"temperature": plain(data, "temperature")}
         settings = {"critic": own.get("critic"), "actor_rollout_ref": {"actor": own.get("actor"), "rollout": rollout}}
         info = describe(settings | dict(self.config or {}), model, ranks, tuple(range(ranks)), critic=critic)
-        folder = str(Path(path) / CRITIC) if critic else path
+        folder = str(Path(path) / CRITIC_NAME) if critic else path
         recorder = process_recorder(folder, info, int(worker.engine.get_data_parallel_rank()), ranks)
         if not critic:
             while self._early:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from rl_doctor.collectors import plugin
 from rl_doctor.collectors.guard import Guard
-from rl_doctor.collectors.plugin import RUN_VARIABLE, recorder_options
 from rl_doctor.collectors.recorder import Recorder
 from rl_doctor.schema import RunInfo
 
@@ -21,8 +20,6 @@ BACKEND: Final = "rl_doctor"
 """Name in ``trainer.logger`` that asks for a recording."""
 ENTRY: Final = "rl_doctor"
 """Name of the entry with which the driver tells the workers where they record to."""
-CRITIC: Final = "critic"
-"""Folder of the critic's passes in the run folder."""
 _SESSION_SECONDS: Final = 60.0
 
 
@@ -62,11 +59,11 @@ class Entry:
 
 def run_path(config: Mapping[str, Any] | None) -> str | None:
     """Absolute path of the run folder that the environment or verl's configuration asks for; None where neither does."""
-    path = os.environ.get(RUN_VARIABLE)
+    path = plugin.run_path()
     trainer = (config or {}).get("trainer") or {}
     if not path and BACKEND in _names(trainer.get("logger")):
-        path = str(Path(str(trainer.get("default_local_dir") or ".")) / BACKEND)
-    return str(Path(path).absolute()) if path else None
+        path = str((Path(str(trainer.get("default_local_dir") or ".")) / BACKEND).absolute())
+    return path
 
 
 def _names(given: Any) -> tuple[str, ...]:
@@ -97,7 +94,7 @@ def process_recorder(path: str, info: RunInfo, rank: int, ranks: int) -> Recorde
         rank: data-parallel rank of this process.
         ranks: number of them.
     """
-    options = recorder_options()
+    options = plugin.recorder_options()
     if ranks == 1:
         return Recorder(path, info, **options)
     store = sys.modules["torch"].distributed.distributed_c10d._get_default_store()  # noqa: SLF001

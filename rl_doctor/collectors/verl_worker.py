@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from rl_doctor.collectors import verl_run
+from rl_doctor.collectors.plugin import wrap
 from rl_doctor.collectors.recorder import Recorder
 from rl_doctor.collectors.verl_loop import LOOP
 from rl_doctor.collectors.verl_rows import (
@@ -63,17 +64,8 @@ class _MiniBatch:
 
 def patch_worker(module: ModuleType) -> None:
     """Wrap the methods of ``TrainingWorker``, and of whatever derives from it."""
-    worker = module.TrainingWorker
-    for name, around in (("train_mini_batch", _around_train_mini_batch), ("train_batch", _around_train_batch)):
-        setattr(worker, name, _wrapped(getattr(worker, name), around))
-
-
-def _wrapped(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(worker: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(original, worker, *args, **kwargs)
-
-    return call
+    wrap(module.TrainingWorker, "train_mini_batch", _around_train_mini_batch)
+    wrap(module.TrainingWorker, "train_batch", _around_train_batch)
 
 
 def _around_train_mini_batch(original: Callable[..., Any], worker: Any, *args: Any, **kwargs: Any) -> Any:

@@ -39,6 +39,7 @@ def test_rows_carry_their_identity_through_the_transfer_queue(
     run = open_run(folder)
     assert left == [[], []]
     assert (run.info.world_size, run.info.writing_ranks, len(run.info.sessions)) == (2, (0, 1, 2), 1)
+    assert run.info.logprob_dtype == "float32"
     assert run.facts.incomplete_steps == ()
     names = ["uid", "group", "session_id", "rank", "epoch", "is_padding", "weight_version", "data_source", "step"]
     batches = list(run.batches(names))

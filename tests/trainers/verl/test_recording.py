@@ -232,6 +232,7 @@ class TestDriverAndCritic:
         assert of_ours(driver.said) == []
         info = driver.run.info
         assert (info.world_size, info.writing_ranks, info.status, len(info.sessions)) == (1, (0, 1), "complete", 1)
+        assert info.logprob_dtype == "float32"
         assert driver.run.facts.incomplete_steps == ()
         names = {path.name for path in driver.folder.iterdir()}
         assert {"writer-s1-r0.json", "writer-s1-r1.json"} <= names

@@ -90,7 +90,7 @@ def test_another_version_is_left_alone(tmp_path: Path) -> None:
     out, err = run(tmp_path, code, RL_DOCTOR_RUN=str(tmp_path / "run"))
     assert out == "['file']\n"
     assert err.count("\n") == 1
-    assert "nothing is recorded: verl 0.10.0 is not supported, verl 0.9 is" in err
+    assert "records nothing (training goes on): verl 0.10.0 is installed; supported are verl >= 0.9, < 0.10" in err
 
 
 def test_importing_the_plugin_twice_patches_once() -> None:
