@@ -27,6 +27,7 @@ class Guard:
         self.failed = threading.Event()
         self.on_failure: Callable[[], None] | None = None
         self._first = threading.Lock()
+        self._told: set[str] = set()
 
     @contextmanager
     def __call__(self, doing: str) -> Iterator[None]:
@@ -39,6 +40,14 @@ class Guard:
             yield
         except Exception as error:  # noqa: BLE001 - a defect of the recorder must not become one of the training
             self.fail(f"could not {doing}: {one_line(error)}")
+
+    def tell(self, what: str) -> bool:
+        """Log what the user must know, in one line and once; whether it was new."""
+        new = what not in self._told
+        if new:
+            self._told.add(what)
+            logger.warning("rl-doctor, recording %s: %s", self.path, what)
+        return new
 
     def fail(self, reason: str) -> None:
         """End the recording for that reason; only the first call does anything."""

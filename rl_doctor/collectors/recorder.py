@@ -16,19 +16,18 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from rl_doctor.collectors.backlog import Again, Backlog, Flush, Logged, LogprobDtype, Rollout, StepEnd, Stop, UnknownColumn
 from rl_doctor.collectors.copies import Plan, copy_values
 from rl_doctor.collectors.device import DeviceCopier, NoRoomError
-from rl_doctor.collectors.guard import Guard, logger, one_line
+from rl_doctor.collectors.guard import Guard, one_line
 from rl_doctor.collectors.memory import Memory
+from rl_doctor.collectors.naming import named
 from rl_doctor.collectors.sampling import GroupSampler
-from rl_doctor.collectors.snapshot import dtype_of, is_number, local, width_of
+from rl_doctor.collectors.snapshot import dtype_of, is_number, local
 from rl_doctor.collectors.thinning import QUOTA, Thinner
 from rl_doctor.collectors.torch_state import compiling, why_not_now
 from rl_doctor.collectors.worker import Worker
-from rl_doctor.errors import suggestion
-from rl_doctor.schema import COLUMNS, REWARD_COMPONENT_PREFIX, RunInfo
+from rl_doctor.schema import REWARD_COMPONENT_PREFIX, RunInfo
 from rl_doctor.store import encode
-from rl_doctor.store.aliases import ALIASES, ATTENTION_MASK, FULL_WIDTH, Resolution, resolve
+from rl_doctor.store.aliases import ATTENTION_MASK
 from rl_doctor.store.info import doubts, info_from_json
-from rl_doctor.store.rows import is_token
 from rl_doctor.store.writer import RunWriter
 
 QUEUE_BYTES: Final = 1 << 30
@@ -121,7 +120,6 @@ class Recorder:
         self._dtype_known = False
         self._device = DeviceCopier()
         self._memory = Memory()
-        self._told: set[str] = set()
         with self.guard("open the run"):
             self._open(path, info, rank, session, on_part, (sampling, quota))
 
@@ -186,7 +184,7 @@ class Recorder:
         numbers = {name: local(value) for name, value in metrics.items() if is_number(value)}
         for name in [name for name, value in numbers.items() if value is None and metrics[name] is not None]:
             del numbers[name]
-            self._tell(_apart(name))
+            self.guard.tell(_apart(name))
         values, events = copy_values(numbers, self._device)
         self._backlog.put(Logged(int(step), time.time(), values, split, source, events))
 
@@ -290,15 +288,15 @@ class Recorder:
             return
         if rank == 0:
             for doubt in doubts(info):
-                self._tell(doubt)
+                self.guard.tell(doubt)
         encode.import_all()
         self._dtype_known = info.logprob_dtype is not None
         sampling, quota = saving
-        sampler = None if sampling is None else GroupSampler(sampling, self._tell)
+        sampler = None if sampling is None else GroupSampler(sampling, self.guard.tell)
         info = replace(info, sampling=sampling)
         # Where the run is must not depend on a later change of the working directory.
         open_writer = functools.partial(RunWriter, os.path.abspath(path), info, rank=rank, session=session)  # noqa: PTH100
-        self._worker = Worker(open_writer, self._backlog, self.guard, on_part, sampler, Thinner(quota, self._tell))
+        self._worker = Worker(open_writer, self._backlog, self.guard, on_part, sampler, Thinner(quota, self.guard.tell))
         self._thread = threading.Thread(target=self._worker.run, name="rl-doctor-writer", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
@@ -320,7 +318,7 @@ class Recorder:
     def _advance(self, step: int) -> None:
         if self._last is not None and step < self._last:
             if not self._went_back:
-                self._tell(
+                self.guard.tell(
                     f"step {step} after step {self._last} is taken as the training going back: what is logged from now on "
                     "replaces what was logged of the same steps before"
                 )
@@ -347,11 +345,16 @@ class Recorder:
             self._backlog.put(StepEnd(step), wake=wake)
 
     def _put_rollout(self, step: int, given: Mapping[str, Any]) -> None:
-        columns, full_width = self._known(given)
+        found = named(given, self.guard.tell)
+        for name in found.unknown:
+            self._backlog.put(UnknownColumn(name))
+        columns = found.columns
         self._note_dtype(columns)
-        plan = Plan(columns, full_width=full_width)
+        if not self._record_token_ids:
+            columns.pop("token_id", None)
+        plan = Plan(columns, full_width=found.full_width)
         for name in plan.left_out:
-            self._tell(_apart(name))
+            self.guard.tell(_apart(name))
         nbytes = plan.nbytes
         if self._blocking:
             self._backlog.wait_until_fits(nbytes, self._alive)
@@ -361,10 +364,10 @@ class Recorder:
         try:
             copies = plan.copy(self._device, self._memory)
         except NoRoomError as error:
-            self._tell(f"no memory for copies, steps are dropped: {one_line(error)}")
+            self.guard.tell(f"no memory for copies, steps are dropped: {one_line(error)}")
             self._drop(step)
             return
-        self._backlog.put(Rollout(step, copies, nbytes, full_width))
+        self._backlog.put(Rollout(step, copies, nbytes, found.full_width))
 
     def _drop(self, step: int) -> None:
         self._backlog.drop(step)
@@ -375,33 +378,11 @@ class Recorder:
         """Whether what PyTorch is doing allows to record; says once why not."""
         if self.called_by_compiled_code:
             self.called_by_compiled_code = False
-            self._tell("what compiled code (torch.compile) logs is left out: it only passes through once; log outside of it")
+            self.guard.tell("what compiled code (torch.compile) logs is left out: it only passes through once; log outside of it")
         reason = why_not_now()
         if reason is not None:
-            self._tell(reason)
+            self.guard.tell(reason)
         return reason is None
-
-    def _known(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-        """What was given under canonical names, and whether its token columns cover the prompt; tells once what is left out."""
-        resolution = _resolution(("step", *given))
-        for note in resolution.notes:
-            self._tell(note)
-        for name in resolution.unknown:
-            if self._tell(f"{name!r} is no column and is left out{suggestion(name, (*COLUMNS, *ALIASES, ATTENTION_MASK))}"):
-                self._backlog.put(UnknownColumn(name))
-        columns = {name: given[own] for name, own in resolution.found.items() if name != "step"}
-        full_width = resolution.found.get("token_id") in FULL_WIDTH and "prompt_length" in columns and _ids_are_widest(columns)
-        if not self._record_token_ids:
-            columns.pop("token_id", None)
-        return columns, full_width
-
-    def _tell(self, what: str) -> bool:
-        """Log a line, once; whether it was new."""
-        new = what not in self._told
-        if new:
-            self._told.add(what)
-            logger.warning("rl-doctor, recording %s: %s", self.guard.path, what)
-        return new
 
     def _note_dtype(self, columns: Mapping[str, Any]) -> None:
         """Say in ``run.json`` what type the trainer's log-probabilities have, as soon as that is known."""
@@ -437,17 +418,6 @@ def _apart(name: str) -> str:
     return f"{name} is spread over the processes and is left out: putting it together would make them all wait"
 
 
-@functools.lru_cache(maxsize=64)
-def _resolution(names: tuple[str, ...]) -> Resolution:
-    return resolve(names, "log_batch")
-
-
 def _elsewhere(path: str) -> Recorder:
     """The copy of a recorder: it records nothing, and says so when it is asked to."""
     return Recorder(path, session=_NOWHERE)
-
-
-def _ids_are_widest(columns: Mapping[str, Any]) -> bool:
-    """Whether token ids, under a name that says prompt and response, are exactly as wide as all other tensors."""
-    widths = {width_of(values) for name, values in columns.items() if is_token(name) or name == ATTENTION_MASK}
-    return len(widths - {None, 1}) == 1
