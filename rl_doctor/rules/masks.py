@@ -330,14 +330,19 @@ def _turned(view: View, limits: Limits) -> Iterator[Hit]:
     "empty-mask",
     severity="error",
     needs=("mask.empty_frac", "mask.empty_unexplained_frac"),
-    optional=AGREEMENT,
+    optional=("mask.rejected_frac", *AGREEMENT),
     limits={"all": 0.999, "most": 0.5, "some": 0.05},
     cause="The mask removes whole responses: a filter that matches everything, or a mask that was never set.",
     advice=(
         "Count what each filter removes (length, rejection, stale samples), and log it.",
         "Check that masks of tools, completion and loss are combined once, and with the right shapes.",
     ),
-    avoids=("padding rows", "responses filtered since they were cut at the length limit or aborted", "responses of length 0"),
+    avoids=(
+        "padding rows",
+        "responses filtered since they were cut at the length limit or aborted",
+        "responses that rollout correction rejected, where loss_mask says so",
+        "responses of length 0",
+    ),
     source="masks combined over truncation, tools and rejection can leave nothing (public trainer issues)",
 )
 def empty_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
@@ -347,15 +352,16 @@ def empty_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     baselines they still count. If a whole step has none, the step trains nothing.
 
     Rows that only fill the batch and rows without a response are left out. Steps in which more than ``all`` of the rows are
-    empty are an error. Otherwise the share of rows that neither the length limit nor an abort explains counts: above
-    ``most`` a warning, above ``some`` worth knowing. Overlong filtering is at most info.
+    empty are an error. Otherwise the share of rows counts that neither the length limit nor an abort nor rejection explains:
+    above ``most`` a warning, above ``some`` worth knowing. Overlong filtering is at most info, and so is rejection by rollout
+    correction (rows that loss_mask still counts), which is named where it takes more than ``most`` of the rows.
     """
     share, odd = view.series("mask.empty_frac"), view.series("mask.empty_unexplained_frac")
     nothing = above(share, limits["all"])
     if nothing is not None:
         explained = at(odd, nothing.series.steps[nothing.marked])
         filtered = explained is not None and pooled(explained) < limits["some"]
-        cause = "Every response was filtered as truncated or aborted." if filtered else None
+        cause = "Every response was filtered as truncated, aborted or rejected." if filtered else None
         unlucky = nothing.marked.sum() < 0.1 * len(share) and filtered
         message = f"no response has a trained token {nothing.when}: these steps train nothing"
         yield Hit(message, "warning" if unlucky else "error", (nothing.evidence(),), cause)
@@ -364,3 +370,8 @@ def empty_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     if strange is not None and pooled(odd) > limits["some"] and not inverted(view):
         message = f"{strange.value:.0%} of {strange.n} responses have no trained token {strange.when}"
         yield Hit(message, "warning" if strange.value > limits["most"] else "info", (strange.evidence(),))
+        return
+    rejected = above(view.get("mask.rejected_frac"), limits["most"])
+    if rejected is not None and pooled(rejected.series) > limits["some"]:
+        message = f"{rejected.value:.0%} of {rejected.n} responses were rejected as a whole {rejected.when}"
+        yield Hit(message, "info", (rejected.evidence(),), "Rollout correction rejects most of the responses.")

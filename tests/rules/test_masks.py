@@ -69,6 +69,12 @@ def never_set(run: SimulatedRun) -> SimulatedRun:
     return with_values(run, response_mask=np.zeros(run.splits[-1], np.bool_))
 
 
+def rejected(run: SimulatedRun, share: float) -> SimulatedRun:
+    rows = generator().random(len(run.splits) - 1) < share
+    mask = run.arrays["response_mask"]
+    return with_values(run, response_mask=mask & ~rows[run.rows], loss_mask=mask)
+
+
 CASES = {
     padded: ("on_policy", "mask-covers-padding", "error", "padded width"),
     padded_without_lengths: ("on_policy", "mask-covers-padding", "error", "padded width"),
@@ -93,6 +99,14 @@ def test_fires_on_its_defect_alone(damage: Damage) -> None:
     assert found[name].severity == severity
     assert cause in found[name].cause
     assert found[name].evidence[0].first_step == 0
+
+
+def test_what_rollout_correction_rejects_is_no_defect() -> None:
+    assert "empty-mask" not in findings(rejected(honest(), 0.15))
+    found = findings(rejected(honest(), 0.7))["empty-mask"]
+    assert (found.severity, found.cause) == ("info", "Rollout correction rejects most of the responses.")
+    found = findings(rejected(honest(), 1.0))["empty-mask"]
+    assert (found.severity, "rejected" in found.cause) == ("error", True)
 
 
 def test_a_displaced_advantage_is_an_error() -> None:

@@ -349,7 +349,7 @@ _declare(
 )
 
 
-@reduction(zero=Sums(), needs=("response_mask",), optional=("finish_reason", "response_length"))
+@reduction(zero=Sums(), needs=("response_mask",), optional=("loss_mask", "finish_reason", "response_length"))
 def _empty(batch: Batch) -> Sums:
     rows = real_rows(batch)
     if (length := batch.get("response_length")) is not None:
@@ -357,11 +357,24 @@ def _empty(batch: Batch) -> Sums:
     empty = rows & (per_sequence_counts(batch) == 0)
     finish = batch.get("finish_reason")
     filtered = np.zeros_like(rows) if finish is None else (finish == "length") | (finish == "abort")
-    count = int(rows.sum())
-    return Sums((Sum.counted(int(empty.sum()), count), Sum.counted(int((empty & ~filtered).sum()), count)))
+    normaliser = batch.get("loss_mask")
+    counted = np.zeros_like(rows)
+    if normaliser is not None and empty.any():
+        counted = _any_row(batch, normaliser.astype(np.bool_))
+    found = (empty, empty & ~filtered & ~counted, empty & counted)
+    return Sums(tuple(Sum.counted(int(flags.sum()), int(rows.sum())) for flags in found))
 
 
 _declare("empty_frac", _empty, 0, "Share of rows without a trained token; padding rows and rows without a response are left out.")
 _declare(
-    "empty_unexplained_frac", _empty, 1, "Share of rows without a trained token whose finish_reason is neither length nor abort."
+    "empty_unexplained_frac",
+    _empty,
+    1,
+    "Share of rows without a trained token whose finish_reason is neither length nor abort, and that were not rejected.",
+)
+_declare(
+    "rejected_frac",
+    _empty,
+    2,
+    "Share of rows without a trained token that the loss still counts (loss_mask): rejected as a whole.",
 )

@@ -190,6 +190,18 @@ def test_empty_masks() -> None:
     assert value("mask.empty_unexplained_frac", *rows) == pytest.approx(1 / 3)
 
 
+def test_rows_that_were_rejected() -> None:
+    rows = (
+        {"response_mask": bits("000"), "loss_mask": bits("110"), "finish_reason": "stop"},
+        {"response_mask": bits("000"), "loss_mask": bits("000"), "finish_reason": "stop"},
+        {"response_mask": bits("110"), "loss_mask": bits("111"), "finish_reason": "stop"},
+        {"response_mask": bits("000"), "loss_mask": bits("110"), "finish_reason": "length"},
+    )
+    assert value("mask.empty_frac", *rows) == pytest.approx(3 / 4)
+    assert value("mask.empty_unexplained_frac", *rows) == pytest.approx(1 / 4)
+    assert value("mask.rejected_frac", *rows) == pytest.approx(2 / 4)
+
+
 def test_padding_rows_count_nowhere() -> None:
     rows = (row([5, 6], "11", is_padding=False), row([5, 0, 0, 0], "1111", is_padding=True))
     assert value("mask.trailing_pad_frac", *rows) == 0.0
