@@ -27,9 +27,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
 }
 
 # Modules that are loaded only where their heavy library is there and wanted.
-HOMES = {"numba": "rl_doctor.analyzer.compiled"}
+HOMES = {"numba": "rl_doctor.analyzer.loops", "llvmlite": "rl_doctor.analyzer.machine"}
 
-HEAVY = ("torch", "pandas", "streamlit", "plotly", "trl", "transformers", "pyarrow.dataset", "scipy", "numba")
+HEAVY = ("torch", "pandas", "streamlit", "plotly", "trl", "transformers", "pyarrow.dataset", "scipy", "numba", "llvmlite")
 
 
 def module_name(path: Path, root: Path) -> str:

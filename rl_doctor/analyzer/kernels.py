@@ -5,7 +5,6 @@ Every row is summed by itself, so that its sums do not depend on what stands bef
 
 from __future__ import annotations
 
-import gc
 import math
 import sys
 from collections.abc import Callable
@@ -62,13 +61,13 @@ class PolicyRows:
         sums: float64 ``[6, rows]``: exp(x), x, x^2, exp(x) - 1 - x, abs x, loss (0 without advantages or a clip range).
         counts: int64 ``[8, rows]``: tokens with x = 0; with a ratio below and above the range; at which the lower and the upper
             bound bind; at which dual clip binds; at which x is NaN; at which the advantage is NaN.
-        tops: int64 ``[classes, 2**16]``, number of tokens by the top 16 bits of x as a float32, by the class of the row.
+        tops: int64 or int32 ``[classes, 2**16]``, number of tokens by the top 16 bits of x as a float32, by the class of the row.
         ends: extremes of exp(x).
     """
 
     sums: Floats
     counts: Counts
-    tops: Counts
+    tops: NDArray[np.integer[Any]]
     ends: Extremes
 
 
@@ -104,15 +103,8 @@ def of(run_tokens: int) -> ModuleType:
     """The module with the passes for a run of about so many tokens: this one, or ``compiled`` where it is worth its start."""
     if run_tokens < WORTH_COMPILING or find_spec("numba") is None:
         return sys.modules[__name__]
-    collects = gc.isenabled()
-    gc.disable()  # what numba makes stays, and looking for cycles in it is a fifth of its start
-    try:
-        from rl_doctor.analyzer import compiled
+    from rl_doctor.analyzer import compiled
 
-        compiled.column(np.empty(0, np.float32), Stretches.whole(np.zeros(1, np.int64)))
-    finally:
-        if collects:
-            gc.enable()
     return compiled
 
 
@@ -331,20 +323,29 @@ def distances(pairs: tuple[tuple[Single, Single], ...], tokens: Stretches) -> Fl
     return sums
 
 
-def advantages(values: Single, tokens: Stretches, varying: Callable[[Single, Stretches], tuple[Floats, Counts]]) -> AdvantageRows:
-    """Most trainers give all tokens of a row the same advantage, which takes no pass; ``varying`` is for the other rows."""
-    low, high = (end.astype(np.float64) for end in tokens.ends(values))
+def advantages(values: Single, tokens: Stretches, passes: ModuleType) -> AdvantageRows:
+    """Sums of advantages: from the ends of a row where they are equal, as most trainers have them, else by ``passes.powers``."""
+    low, high = (end.astype(np.float64) for end in passes.ends(values, tokens))
     count = np.diff(tokens.edges)
     sums, zeros = np.stack([low, low * low, np.abs(low)]) * count, count * (low == 0.0)
     rows = low != high
     if rows.any():
-        sums[:, rows], zeros[rows] = varying(values, tokens.of(rows))
+        sums[:, rows], zeros[rows] = passes.powers(values, tokens.of(rows))
     return AdvantageRows(sums, zeros, low, high)
+
+
+def ends(values: Single, tokens: Stretches) -> tuple[Single, Single]:
+    """Smallest and largest value of each row, both ``[rows]``; NaN where one is NaN."""
+    return tokens.ends(values)
 
 
 def span(values: Single, tokens: Stretches) -> tuple[float, float]:
     """Smallest and largest value at ``tokens``, NaN where one is NaN or there is none."""
-    low, high = tokens.ends(values)
+    return row_span(*tokens.ends(values))
+
+
+def row_span(low: Single, high: Single) -> tuple[float, float]:
+    """Smallest and largest of the ends of rows, each ``[rows]``."""
     return (float(low.min()), float(high.max())) if low.size else (math.nan, math.nan)
 
 

@@ -57,7 +57,7 @@ class Rollouts:
         keys = rows["step"]
         if (rollout := rows.get("rollout_step")) is not None:
             keys = np.where(rollout == MISSING_INT["int64"], batch.step, rollout)
-        unique = np.unique(keys)
+        unique = np.unique(keys, return_index=True)[0]  # without, numpy.ma is imported
         for key in unique:
             number = int(key)
             if number not in self._open:

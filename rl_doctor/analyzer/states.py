@@ -220,8 +220,8 @@ class Histogram:
         return cls.of_counts(np.bincount(single.view(np.uint32) >> 16, minlength=1 << 16))
 
     @classmethod
-    def of_counts(cls, counts: NDArray[np.int64]) -> Self:
-        """Histogram from the number of values that share their top 16 bits, int64 ``[2**16]``; NaN have bits of their own."""
+    def of_counts(cls, counts: NDArray[np.integer[Any]]) -> Self:
+        """Histogram from the number of values that share their top 16 bits, ``[2**16]``; NaN have bits of their own."""
         top = np.flatnonzero(counts)
         missing = (top & 0x7FFF) > _INFINITE_TOP
         nan = int(counts[top[missing]].sum())

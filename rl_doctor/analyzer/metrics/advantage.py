@@ -39,7 +39,7 @@ def _rows(batch: Batch, column: str) -> AdvantageRows:
     key = ("advantages", column)
     if key not in batch.scratch:
         (values,) = columns_of(batch, column)
-        found = kernels.advantages(values, tokens(batch), kernels.of(batch.run_tokens).powers)
+        found = kernels.advantages(values, tokens(batch), kernels.of(batch.run_tokens))
         low, high = (of_rows(batch, ends, np.nan) for ends in (found.low, found.high))
         batch.scratch[key] = AdvantageRows(of_rows(batch, found.sums), of_rows(batch, found.zeros), low, high)
     rows: AdvantageRows = batch.scratch[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import mpmath
 import numpy as np
@@ -112,7 +112,7 @@ def test_advantages_that_do_not_vary_within_a_row_take_no_pass() -> None:
         seen.append(len(varying.edges) - 1)
         return kernels.powers(column, varying)
 
-    found = kernels.advantages(values, tokens, powers)
+    found = kernels.advantages(values, tokens, SimpleNamespace(ends=kernels.ends, powers=powers))
     sums, zeros = kernels.powers(values, tokens)
     np.testing.assert_array_equal(found.sums, sums)
     np.testing.assert_array_equal(found.zeros, zeros)
