@@ -39,12 +39,12 @@ def exact_totals(values: NDArray[np.float64]) -> list[int]:
     spare = size.bit_length() + 1
     rest = values
     while True:
-        largest = np.maximum(rest.max(axis=1), -rest.min(axis=1))
-        if not largest.any():
+        largest: list[float] = np.abs(rest).max(axis=1).tolist()
+        if not any(largest):
             return totals
-        if largest.max() > _LARGEST:
+        if max(largest) > _LARGEST:
             return [total + short_total(row) for total, row in zip(totals, rest.tolist(), strict=True)]
-        sigma = np.ldexp(1.0, np.frexp(largest)[1] + spare)[:, np.newaxis]
+        sigma = np.array([[math.ldexp(1.0, math.frexp(value)[1] + spare)] for value in largest])
         part = rest + sigma
         part -= sigma
         rest = rest - part

@@ -12,10 +12,9 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
-from hashlib import sha256
+from importlib.util import source_hash
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
 import llvmlite
 from llvmlite import binding
@@ -38,7 +37,8 @@ KINDS: Final = {
 float64, ``i`` int64, ``b`` int8, ``s`` float32, ``u`` uint32, ``t`` int32."""
 _NUMBERS: Final = {"n": ctypes.c_int64, "d": ctypes.c_double}
 _SYMBOL: Final = "rl_doctor_loop"
-_DIGEST: Final = 32
+_DIGEST: Final = 8
+"""Bytes of ``source_hash``, which Python finds torn files by as well; hashlib would load OpenSSL."""
 
 _held: Final[list[Any]] = []
 """What keeps the code in memory."""
@@ -85,7 +85,7 @@ def _processor() -> tuple[str, str]:
 def _key() -> str:
     sources = (Path(__file__).with_name(f"{name}.py").read_bytes() for name in ("machine", "loops", "kernels"))
     told = (llvmlite.__version__, binding.get_process_triple(), *_processor())
-    return sha256(b"\0".join([*sources, *(text.encode() for text in told)])).hexdigest()[:16]
+    return source_hash(b"\0".join([*sources, *(text.encode() for text in told)])).hex()
 
 
 def _alone(assembly: str, symbol: str) -> bytes | None:
@@ -129,7 +129,7 @@ def _kept(file: str) -> bytes | None:
     for folder in _folders():
         with suppress(OSError):
             held = (folder / file).read_bytes()
-            if sha256(held[_DIGEST:]).digest() == held[:_DIGEST]:
+            if source_hash(held[_DIGEST:]) == held[:_DIGEST]:
                 return held[_DIGEST:]
     return None
 
@@ -138,7 +138,7 @@ def _keep(file: str, code: bytes) -> None:
     for folder in _folders():
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            whole = folder / f"{file}.{uuid4().hex}"
-            whole.write_bytes(sha256(code).digest() + code)
+            whole = folder / f"{file}.{os.getpid()}"
+            whole.write_bytes(source_hash(code) + code)
             whole.replace(folder / file)
             return
