@@ -97,10 +97,10 @@ def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], pr
     reading = _Reading(run, progress)
     known = metrics_for(run.columns)
     asked = {name for rule in chosen for name in (*rule.needs, *rule.optional)}
-    plan = reconcile.plan(reading.info, run.columns, reading.metrics())
+    plan = reconcile.plan(reading.info, run.columns, reading.metrics(), run.recorded_in)
     wanted = sorted(name for name in asked if name in known or name.endswith("."))
     critic = reading.critic
-    apart = None if critic is None else reconcile.plan_critic(plan, critic.info, critic.columns)
+    apart = None if critic is None else reconcile.plan_critic(plan, critic.info, critic.columns, critic.recorded_in)
     analysis = analyze(reading, wanted, plan.metrics, reading.logged, apart.metrics if apart else ())
     blank = reading.blank()
     comparisons = reconcile.compare(plan, analysis.series, analysis.partial_steps)

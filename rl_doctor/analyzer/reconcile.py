@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.dialects.registry import Dialect, Entries, Hypothesis, Logged, Window, find_dialect
 from rl_doctor.analyzer.engine import lacking
 from rl_doctor.analyzer.registry import Metric, Reduction, metrics_for
+from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.analyzer.series import Series
+from rl_doctor.analyzer.sessions import Other, Sessions, others_of, with_others
 from rl_doctor.analyzer.states import Sum
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.metric_log import MetricLog
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
-Factor = tuple[str, str, float]
-"""A number of the run: one word, in words, and its value."""
+Factor = tuple[str, str, float | Floats]
+"""A number of the run: one word, in words, and its value, or that at each of some steps."""
 
 _RECORDED: Final = "reconcile.recorded"
 _RELATIVE: Final = 1e-4
@@ -31,9 +33,6 @@ _PARTS: Final[Mapping[str, Callable[[Entries], float]]] = {
     "number": lambda entries: float(entries.number),
     "tolerance": lambda entries: entries.tolerance,
 }
-_FEWEST_DECIMALS: Final = 4
-_FEWEST_DIGITS: Final = 3
-_MOST_DIGITS: Final = 7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +92,9 @@ class Plan:
         factors: numbers of the run that a trainer may divide or multiply by once too often.
         missing_rows: name of the metric that counts rows which a step lacks, or "".
         untried: for each key the hypotheses that lack columns, each with these.
+        sessions: which steps were recorded in which session.
+        others: what stands for the metrics of the logged keys at the steps of sessions with other settings.
+        judged_steps: int64 ``[n]``, steps of which these settings are known: only there are the logged keys compared. None: all.
     """
 
     metrics: tuple[Metric, ...]
@@ -103,15 +105,19 @@ class Plan:
     factors: tuple[Factor, ...] = ()
     missing_rows: str = ""
     untried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sessions: Sessions = field(default_factory=Sessions)
+    others: tuple[Other, ...] = ()
+    judged_steps: Steps | None = None
 
 
-def plan(info: RunInfo, columns: Collection[str], log: MetricLog) -> Plan:
+def plan(info: RunInfo, columns: Collection[str], log: MetricLog, recorded_in: Mapping[int, int] | None = None) -> Plan:
     """Choose what to recompute: the keys that the run's trainer logged, and canonical metrics logged under their own name.
 
     Args:
         info: the run's description.
         columns: canonical columns that the run has.
         log: what the trainer logged.
+        recorded_in: the session that each step was recorded in, where that is known.
     """
     names = set(log.names())
     dialect = find_dialect(info)
@@ -135,14 +141,25 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog) -> Plan:
         chosen += [_rows(), *([] if short is None else [short])]
     untried = {item.name: _untestable(item, info, columns) for item in possible}
     named = "" if short is None else short.name
-    return Plan((*chosen, *canonical), logged, canonical, log, reason, _factors(info), named, untried)
+    sessions = Sessions.of(info, recorded_in)
+
+    def of_session(described: RunInfo) -> list[Metric]:
+        keys = dialect.logged(described, columns, names) if dialect else ()
+        return [metric for item in keys if item.name in untried for metric in _parts(_testable(item, described, columns))]
+
+    others, judged = others_of(sessions, dialect.settings if dialect and logged else None, of_session)
+    chosen += [metric for other in others for metric in other.metrics.values()]
+    if judged is not None and not judged.size and not canonical:
+        reason = "the world size changed between the sessions, and which of them recorded the steps is not known"
+    metrics = (*chosen, *canonical)
+    return Plan(metrics, logged, canonical, log, reason, _factors(info), named, untried, sessions, others, judged)
 
 
-def plan_critic(main: Plan, info: RunInfo, columns: Collection[str]) -> Plan:
+def plan_critic(main: Plan, info: RunInfo, columns: Collection[str], recorded_in: Mapping[int, int] | None = None) -> Plan:
     """Choose what to recompute from the passes of the critic: the logged keys that ``main``, the run's own plan, leaves over."""
     planned = {item.name for item in main.logged} | {item.name for item in main.canonical}
     left = {key: points for key, points in main.log.points.items() if key[0] not in planned}
-    return plan(info, columns, MetricLog(left))
+    return plan(info, columns, MetricLog(left), recorded_in)
 
 
 def _reason(info: RunInfo, dialect: Dialect | None, names: Collection[str], lacks: Collection[str]) -> str:
@@ -178,10 +195,19 @@ def _factors(info: RunInfo) -> tuple[Factor, ...]:
             "the number of accumulated micro-batches",
             (info.config.native or {}).get("gradient_accumulation_steps"),
         ),
-        ("ranks", "the number of ranks", info.world_size),
         ("epochs", "the number of epochs", info.config.epochs),
     )
-    return tuple((name, words, float(number)) for name, words, number in numbers if number and number > 1)
+    return tuple((name, f"{words}, {number:g}", float(number)) for name, words, number in numbers if number and number > 1)
+
+
+def _factors_at(steps: Steps, chosen: Plan) -> tuple[Factor, ...]:
+    """Those of the run, and the number of ranks at each of ``steps`` ``[n]`` where it is not 1."""
+    ranks = chosen.sessions.ranks_at(steps)
+    numbers = np.unique(ranks[~np.isnan(ranks)])
+    if not numbers.size or numbers[-1] <= 1:
+        return chosen.factors
+    words = f"the number of ranks, {' or '.join(f'{number:g}' for number in numbers)}"
+    return (*chosen.factors, ("ranks", words, ranks))
 
 
 def compare(chosen: Plan, series: Mapping[str, Series], partial_steps: Steps | None = None) -> tuple[Comparison, ...]:
@@ -196,6 +222,7 @@ def compare(chosen: Plan, series: Mapping[str, Series], partial_steps: Steps | N
         One comparison per key with at least one step at which both numbers exist.
     """
     partial = np.empty(0, np.int64) if partial_steps is None else partial_steps
+    series = with_others(series, chosen.others)
     found = [_windowed(item, chosen, series, partial) for item in chosen.logged]
     found += [_stepwise(item, chosen, series, partial) for item in chosen.canonical]
     return tuple(item for item in found if item is not None and len(item.steps))
@@ -247,14 +274,17 @@ def _windowed(item: Logged, chosen: Plan, series: Mapping[str, Series], partial_
     keep = np.isfinite(logged)
     ends, logged = ends[keep], logged[keep]
     starts = ends - 1 if item.window == "step" else _starts(ends, chosen)
+    mixed = chosen.sessions.mixed(starts, ends)
     recorded = series[_RECORDED].steps
     if chosen.missing_rows:
         short = series[chosen.missing_rows]
         recorded = np.setdiff1d(recorded, short.steps[short.values != 0])
+    if chosen.judged_steps is not None:
+        recorded = np.intersect1d(recorded, chosen.judged_steps)
     whole = np.setdiff1d(recorded, partial_steps)
 
     def complete(reads: Reduction) -> NDArray[np.bool_]:
-        return _recorded(starts, ends, whole if reads.reads_tokens else recorded)
+        return _recorded(starts, ends, whole if reads.reads_tokens else recorded) & ~mixed
 
     def over_windows(label: str, reads: Reduction) -> tuple[Floats, Floats]:
         parts = [series[f"reconcile.{part}.{label}"] for part in _PARTS]
@@ -266,7 +296,7 @@ def _windowed(item: Logged, chosen: Plan, series: Mapping[str, Series], partial_
     explanations = [
         Explanation(one.name, one.sentence, *over_windows(_label(item, one), one.reduction)) for one in item.hypotheses
     ]
-    explanations += _plain_explanations(values, slack, chosen.factors)
+    explanations += _plain_explanations(values, slack, _factors_at(ends, chosen))
     untried = chosen.untried[item.name]
     return _comparison(Comparison(item.name, item.metric, item.unit, ends, logged, values, slack, tuple(explanations), untried))
 
@@ -276,8 +306,8 @@ def _plain_explanations(values: Floats, slack: Floats, factors: Sequence[Factor]
     found = []
     for name, words, number in factors:
         found += [
-            Explanation(f"times {name}", f"is multiplied by {words}, {number:g}", values * number, slack * number),
-            Explanation(f"divided by {name}", f"is divided by {words}, {number:g}", values / number, slack / number),
+            Explanation(f"times {name}", f"is multiplied by {words}", values * number, slack * number),
+            Explanation(f"divided by {name}", f"is divided by {words}", values / number, slack / number),
         ]
     return [
         Explanation("opposite sign", "has the opposite sign", -values, slack),
@@ -294,9 +324,12 @@ def _plain_explanations(values: Floats, slack: Floats, factors: Sequence[Factor]
 
 
 def _starts(ends: Steps, chosen: Plan) -> Steps:
-    """The step after which each window began: the row before, of any key of the dialect; 0 at the start of training."""
+    """The step after which each window began: the row before, of any key of the dialect; 0 where training started.
+
+    A training that resumes averages anew: what it had gathered before is lost.
+    """
     rows = [chosen.log.series(item.name)[0] for item in chosen.logged]
-    boundaries = np.concatenate([[0], np.unique(np.concatenate(rows))])
+    boundaries = np.unique(np.concatenate([np.zeros(1, np.int64), *rows, chosen.sessions.resumed_after()]))
     starts: Steps = boundaries[np.searchsorted(boundaries, ends, side="left") - 1]
     return starts
 
@@ -335,7 +368,7 @@ def _stepwise(item: Metric, chosen: Plan, series: Mapping[str, Series], partial_
     steps, logged, at = steps[hit], logged[hit], at[hit]
     values = np.where(found.counts[at] > 0, found.values[at], np.nan)
     slack = _ABSOLUTE + _RELATIVE * np.maximum(np.abs(values), np.abs(logged))
-    explanations = tuple(_plain_explanations(values, slack, chosen.factors))
+    explanations = tuple(_plain_explanations(values, slack, _factors_at(steps, chosen)))
     return _comparison(Comparison(item.name, item.name, item.unit, steps, logged, values, slack, explanations))
 
 
@@ -350,35 +383,3 @@ def _comparison(whole: Comparison) -> Comparison:
         whole, steps=whole.steps[keep], logged=whole.logged[keep], recomputed=whole.recomputed[keep],
         tolerance=whole.tolerance[keep] + rounding, explanations=explanations,
     )  # fmt: skip
-
-
-def log_rounding(logged: Floats) -> Floats:
-    """What the precision of a log can hide, from how many digits its values have: float64 ``[n]``.
-
-    A log that rounds to d decimals has no value with more; one that rounds to d significant digits likewise. Fewer than four
-    decimals are not taken for rounding where every value is a whole number: such values are counts.
-
-    Args:
-        logged: the values of one key, float64 ``[n]``.
-    """
-    if not logged.size:
-        return np.zeros(0)
-    digits = [_digits(value) for value in logged.tolist()]
-    decimals = max(places for places, _ in digits)
-    if decimals <= _MOST_DIGITS:
-        places = _FEWEST_DECIMALS if decimals == 0 else decimals
-        return np.full(logged.size, 0.5 * 10.0**-places)
-    significant = max(_FEWEST_DIGITS, *(length for _, length in digits))
-    if significant <= _MOST_DIGITS:
-        exponent = np.floor(np.log10(np.maximum(np.abs(logged), np.finfo(np.float64).tiny)))
-        return np.asarray(0.5 * 10.0 ** (exponent - significant + 1))
-    return np.asarray(np.abs(logged) * 2.0**-24)
-
-
-def _digits(value: float) -> tuple[int, int]:
-    """Number of decimals and of significant digits in the shortest form of a number."""
-    mantissa, _, power = repr(abs(value)).partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    fraction = fraction.rstrip("0")
-    decimals = max(len(fraction) - int(power or 0), 0)
-    return decimals, len((whole + fraction).lstrip("0"))

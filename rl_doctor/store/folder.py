@@ -99,7 +99,8 @@ def _open(path: Path) -> Run:
             empty_columns=empty_floats(columns, presence.numeric.__contains__, read, null),
         )
 
-    return Run(path, info, columns, fragments, segments, facts, logged)
+    recorded_in = {step: part.name.session for part, _, step in kept}
+    return Run(path, info, columns, fragments, segments, facts, logged, recorded_in=recorded_in)
 
 
 def _list(path: Path) -> _Listing:

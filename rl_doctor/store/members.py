@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rl_doctor.errors import InputError
@@ -16,6 +17,9 @@ IMPORTED_MEMBER: Final = "imported"
 """What an importer told: the format it read, what it dropped, joined or guessed."""
 FACTS_MEMBER: Final = "store"
 """What the folder told beside its rows: steps dropped or incomplete, parts left out, columns without a value, notes."""
+
+RECORDED_IN_MEMBER: Final = "recorded_in"
+"""Which steps each session recorded, where there are several: first step, last step and session of each stretch."""
 
 
 def imported(info: RunInfo) -> tuple[str, ...]:
@@ -52,3 +56,31 @@ def facts_from_json(document: Any, where: str) -> StoreFacts:
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise InputError(f"{where}: its member {FACTS_MEMBER!r} is malformed; pack the run again") from error
+
+
+def stretches_of(session_of: Mapping[int, int]) -> list[list[int]]:
+    """Stretches of steps that one session recorded: first step, last step and session; none of a single session.
+
+    Args:
+        session_of: step -> session that its rows come from.
+    """
+    found: list[list[int]] = []
+    for step, session in sorted(session_of.items()):
+        if found and found[-1][2] == session:
+            found[-1][1] = step
+        else:
+            found.append([step, step, session])
+    return found if len(found) > 1 else []
+
+
+def recorded_in(stretches: Any, steps: Iterable[int], where: str) -> dict[int, int]:
+    """The session of each of ``steps``, from what ``stretches_of`` gave.
+
+    Raises:
+        InputError: it has another form.
+    """
+    try:
+        known = [(int(first), int(last), int(session)) for first, last, session in stretches]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: its member {RECORDED_IN_MEMBER!r} is malformed; pack the run again") from error
+    return {step: session for step in set(steps) for first, last, session in known if first <= step <= last}

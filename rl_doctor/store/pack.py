@@ -16,7 +16,14 @@ from rl_doctor.store import encode
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.info import info_to_json
 from rl_doctor.store.layout import keep_apart, write_durably
-from rl_doctor.store.members import CRITIC_FILE_MEMBER, FACTS_MEMBER, METRICS_FILE_MEMBER, facts_to_json
+from rl_doctor.store.members import (
+    CRITIC_FILE_MEMBER,
+    FACTS_MEMBER,
+    METRICS_FILE_MEMBER,
+    RECORDED_IN_MEMBER,
+    facts_to_json,
+    stretches_of,
+)
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.metrics_json import metrics_to_json
 from rl_doctor.store.rows import is_token
@@ -52,6 +59,8 @@ def pack(run: Run, file: str | Path) -> None:
         raise NothingToJudgeError(f"{run.path}: no sequence rows to pack; {hint}")
     metrics = run.metrics()
     document = info_to_json(run.info)
+    if stretches := stretches_of(run.recorded_in):
+        document[RECORDED_IN_MEMBER] = stretches
     if facts := facts_to_json(run.facts):
         document[FACTS_MEMBER] = facts
     if len(metrics):

@@ -16,7 +16,14 @@ from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.flat import POSITIONS, open_flat
 from rl_doctor.store.index import count
 from rl_doctor.store.info import info_from_json, parse_json
-from rl_doctor.store.members import CRITIC_FILE_MEMBER, FACTS_MEMBER, METRICS_FILE_MEMBER, facts_from_json
+from rl_doctor.store.members import (
+    CRITIC_FILE_MEMBER,
+    FACTS_MEMBER,
+    METRICS_FILE_MEMBER,
+    RECORDED_IN_MEMBER,
+    facts_from_json,
+    recorded_in,
+)
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.metrics_json import metrics_from_json
 from rl_doctor.store.parquet_file import ParquetInput
@@ -97,8 +104,9 @@ def _run(
 
     critic, left_out = described.critic(source.path)
     return Run(
-        source.path, described.info, columns, opened.fragments, opened.segments, facts, lambda: described.metrics, lambda: critic
-    )
+        source.path, described.info, columns, opened.fragments, opened.segments, facts, lambda: described.metrics, lambda: critic,
+        recorded_in(described.stretches, (segment.step for segment in opened.segments), str(source.path)),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,7 @@ class _Description:
     metrics: MetricLog = field(default_factory=MetricLog)
     facts: StoreFacts = StoreFacts()
     critic_file: str | None = None
+    stretches: Any = ()
 
     def critic(self, of: Path) -> tuple[Run | None, tuple[str, ...]]:
         """The passes of the critic that were packed beside the file ``of``, and why they are left out if they are."""
@@ -132,12 +141,13 @@ def _describe(source: ParquetInput) -> _Description:
     apart: Any = document.pop(CRITIC_FILE_MEMBER, None)
     critic = Path(str(apart)).name if apart else None
     facts = facts_from_json(document.pop(FACTS_MEMBER, None) or {}, where)
+    stretches: Any = document.pop(RECORDED_IN_MEMBER, None) or ()
     info = info_from_json(document, where)
     if member is not None:
-        return _Description(info, metrics_from_json(member, where), facts, critic)
+        return _Description(info, metrics_from_json(member, where), facts, critic, stretches)
     if beside is None:
-        return _Description(info, facts=facts, critic_file=critic)
+        return _Description(info, facts=facts, critic_file=critic, stretches=stretches)
     path = source.path.with_name(str(beside))
     if not path.exists():
         raise InputError(f"{where}: the logged metrics are in {beside!r}, which is not beside the run file; copy it there")
-    return _Description(info, MetricLog.of(read_metrics(open_metrics(path))), facts, critic)
+    return _Description(info, MetricLog.of(read_metrics(open_metrics(path))), facts, critic, stretches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ class Run:
         path: the file or folder.
         info: the run's description.
         columns: canonical columns that are present and not null everywhere.
+        recorded_in: step -> session that its rows come from, where that is known.
     """
 
     path: Path
@@ -39,6 +40,7 @@ class Run:
     _facts: Callable[[], StoreFacts] = field(repr=False)
     _metrics: Callable[[], MetricLog] = field(repr=False)
     _critic: Callable[[], Run | None] = field(repr=False, default=lambda: None)
+    recorded_in: Mapping[int, int] = field(repr=False, default_factory=dict)
 
     @cached_property
     def facts(self) -> StoreFacts:

@@ -33,6 +33,7 @@ class SimulatedRun:
         skipped_parts: part files that the reader left out.
         parts: into how many batches a step is split.
         critic: passes of a critic recorded apart; there are none.
+        recorded_in: step -> session.
     """
 
     info: RunInfo
@@ -44,6 +45,7 @@ class SimulatedRun:
     skipped_parts: tuple[str, ...] = ()
     parts: int = 1
     critic: None = None
+    recorded_in: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def columns(self) -> Collection[str]:

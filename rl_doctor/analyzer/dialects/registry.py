@@ -107,6 +107,8 @@ class Dialect:
         logged: lists the keys that can be recomputed.
         source: where the definitions come from.
         missing_rows: how many rows a step lacks: with any, nothing is compared at it. None where the keys see to it themselves.
+        settings: what of the run's description the keys depend on beside the configuration, such as the number of ranks: a
+            session that gives other settings has its steps judged by them. None where they depend on no such thing.
     """
 
     name: str
@@ -114,20 +116,22 @@ class Dialect:
     logged: Keys
     source: str
     missing_rows: Metric | None = None
+    settings: Callable[[RunInfo], object] | None = None
 
 
 _DIALECTS: Final[dict[str, Dialect]] = {}
 
 
 def dialect(
-    name: str, applies: Callable[[RunInfo], bool], *, source: str, missing_rows: Metric | None = None
-) -> Callable[[Keys], Dialect]:
+    name: str, applies: Callable[[RunInfo], bool], *, source: str, missing_rows: Metric | None = None,
+    settings: Callable[[RunInfo], object] | None = None,
+) -> Callable[[Keys], Dialect]:  # fmt: skip
     """Decorate the function that lists what a trainer logs, and register it as a dialect."""
 
     def register(logged: Keys) -> Dialect:
         if name in _DIALECTS:
             raise ValueError(f"dialect {name} is registered twice")
-        _DIALECTS[name] = Dialect(name, applies, logged, source, missing_rows)
+        _DIALECTS[name] = Dialect(name, applies, logged, source, missing_rows, settings)
         return _DIALECTS[name]
 
     return register

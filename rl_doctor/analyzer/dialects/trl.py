@@ -48,7 +48,7 @@ def _applies(info: RunInfo, algorithm: str) -> bool:
     return known and at_least(info.trainer_version, *_FIRST)
 
 
-@dialect("TRL GRPO", partial(_applies, algorithm="grpo"), source="trl 1.16, trainer/grpo_trainer.py")
+@dialect("TRL GRPO", partial(_applies, algorithm="grpo"), source="trl 1.16, trainer/grpo_trainer.py", settings=Settings.of)
 def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
     """What ``GRPOTrainer`` logs."""
     settings = Settings.of(info)
@@ -70,7 +70,7 @@ def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
     return (*found, *_generation(settings, columns, names), *_sampling(settings))
 
 
-@dialect("TRL RLOO", partial(_applies, algorithm="rloo"), source="trl 1.16, trainer/rloo_trainer.py")
+@dialect("TRL RLOO", partial(_applies, algorithm="rloo"), source="trl 1.16, trainer/rloo_trainer.py", settings=Settings.of)
 def rloo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
     """What ``RLOOTrainer`` logs."""
     settings = Settings.of(info)

@@ -213,8 +213,9 @@ class Terms:
 
 
 def terms(batch: Batch, settings: Settings) -> Terms:
-    """The terms of a batch, made once."""
-    found = batch.scratch.get(Terms)
+    """The terms of a batch, made once for each settings."""
+    key = (Terms, id(settings))
+    found = batch.scratch.get(key)
     if not isinstance(found, Terms):
-        found = batch.scratch[Terms] = Terms(batch, settings)
+        found = batch.scratch[key] = Terms(batch, settings)
     return found

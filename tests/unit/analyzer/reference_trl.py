@@ -60,13 +60,13 @@ class Memory:
                 yield Batch(step, {name: made[name] for name in columns if name in made}, splits, self.info)
 
 
-def make_rows(seed: int = 0) -> list[Row]:
+def make_rows(seed: int = 0, ranks: int = RANKS) -> list[Row]:
     """Every generation batch is trained on for two steps; the last one only for one."""
     random = np.random.default_rng(seed)
     rows = []
     for generation in range((STEPS + 1) // 2):
         samples: dict[tuple[int, int], dict[str, Any]] = {}
-        for rank in range(RANKS):
+        for rank in range(ranks):
             for index in range(4):
                 length = int(random.integers(1, 9))
                 samples[rank, index] = {
@@ -136,7 +136,7 @@ def fractions(rows: list[Row], value: Any) -> list[float]:
     return [sum(map(value, masked(row))) / len(masked(row)) for row in rows if masked(row)]
 
 
-def expected(rows: list[Row], first: int, last: int) -> dict[str, float]:
+def expected(rows: list[Row], first: int, last: int, ranks: int = RANKS) -> dict[str, float]:
     """What TRL logs at step ``last`` after a log at ``first``, row by row."""
     entries: dict[str, list[float]] = {}
     total = 0.0
@@ -153,26 +153,28 @@ def expected(rows: list[Row], first: int, last: int) -> dict[str, float]:
             total += sum(loss_of(token) for row in micro for token in masked(row)) / items
     for step in range(first + 1, last + 1):
         batch = [row for row in rows if row.keys["rollout_step"] == step and row.keys["epoch"] == 0]
-        for name, value in generation(batch).items() if len(batch) == 8 else ():
+        for name, value in generation(batch).items() if len(batch) == 4 * ranks else ():
             entries.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in entries.items()} | {"loss": total / (last - first)}
 
 
 def generation(batch: list[Row]) -> dict[str, float]:
+    size = len(batch)
     lengths = [row.keys["response_length"] for row in batch]
     ended = [row.keys["response_length"] for row in batch if row.keys["finish_reason"] == "stop"] or [0]
     groups = {row.keys["group"] for row in batch}
     flat = [group for group in groups if len({row.keys["reward"] for row in batch if row.keys["group"] == group}) == 1]
     return {
-        "reward": sum(row.keys["reward"] for row in batch) / 8, "rewards/a/mean": sum(row.keys["reward/a"] for row in batch) / 8,
+        "reward": sum(row.keys["reward"] for row in batch) / size,
+        "rewards/a/mean": sum(row.keys["reward/a"] for row in batch) / size,
         "rewards/a/std": float(np.std([row.keys["reward/a"] for row in batch], ddof=1)),
         "reward_std": float(np.std([row.keys["reward"] for row in batch], ddof=1)),
         "frac_reward_zero_std": len(flat) / len(groups),
-        "completions/mean_length": sum(lengths) / 8, "completions/min_length": min(lengths),
+        "completions/mean_length": sum(lengths) / size, "completions/min_length": min(lengths),
         "completions/max_length": max(lengths),
         "completions/mean_terminated_length": sum(ended) / len(ended), "completions/min_terminated_length": min(ended),
         "completions/max_terminated_length": max(ended),
-        "completions/clipped_ratio": sum(row.keys["finish_reason"] != "stop" for row in batch) / 8,
+        "completions/clipped_ratio": sum(row.keys["finish_reason"] != "stop" for row in batch) / size,
     }  # fmt: skip
 
 

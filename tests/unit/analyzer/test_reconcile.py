@@ -11,8 +11,9 @@ import pytest
 
 from rl_doctor.analyzer import reconcile
 from rl_doctor.analyzer.engine import analyze
-from rl_doctor.analyzer.reconcile import Comparison, log_rounding
+from rl_doctor.analyzer.reconcile import Comparison
 from rl_doctor.analyzer.registry import metrics_for
+from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.metric_log import MetricLog
 from tests.simulation.healthy import KINDS

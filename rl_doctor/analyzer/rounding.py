@@ -1,0 +1,46 @@
+"""To how many digits a log rounds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_FEWEST_DECIMALS: Final = 4
+_FEWEST_DIGITS: Final = 3
+_MOST_DIGITS: Final = 7
+
+
+def log_rounding(logged: Floats) -> Floats:
+    """What the precision of a log can hide, from how many digits its values have: float64 ``[n]``.
+
+    A log that rounds to d decimals has no value with more; one that rounds to d significant digits likewise. Fewer than four
+    decimals are not taken for rounding where every value is a whole number: such values are counts.
+
+    Args:
+        logged: the values of one key, float64 ``[n]``.
+    """
+    if not logged.size:
+        return np.zeros(0)
+    digits = [_digits(value) for value in logged.tolist()]
+    decimals = max(places for places, _ in digits)
+    if decimals <= _MOST_DIGITS:
+        places = _FEWEST_DECIMALS if decimals == 0 else decimals
+        return np.full(logged.size, 0.5 * 10.0**-places)
+    significant = max(_FEWEST_DIGITS, *(length for _, length in digits))
+    if significant <= _MOST_DIGITS:
+        exponent = np.floor(np.log10(np.maximum(np.abs(logged), np.finfo(np.float64).tiny)))
+        return np.asarray(0.5 * 10.0 ** (exponent - significant + 1))
+    return np.asarray(np.abs(logged) * 2.0**-24)
+
+
+def _digits(value: float) -> tuple[int, int]:
+    """Number of decimals and of significant digits in the shortest form of a number."""
+    mantissa, _, power = repr(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    fraction = fraction.rstrip("0")
+    decimals = max(len(fraction) - int(power or 0), 0)
+    return decimals, len((whole + fraction).lstrip("0"))
