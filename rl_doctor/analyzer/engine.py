@@ -61,11 +61,13 @@ class CriticSeries:
     Attributes:
         series: series by metric name.
         partial_steps: int64 ``[n]``, steps of which tokens were left out.
+        sampled_steps: int64 ``[n]``, those of them of which some rows kept theirs.
         unread: why the passes could not be read to their end, or "".
     """
 
     series: Mapping[str, Series] = field(default_factory=dict)
     partial_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    sampled_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     unread: str = ""
 
 
@@ -81,7 +83,7 @@ class Analysis:
         sampled_steps: int64 ``[n]``, steps of which the tokens of some sequences were left out to save space: metrics that read
             tokens are estimates there.
         bare_steps: int64 ``[n]``, steps of which the tokens of all sequences were left out.
-        estimated: metrics that read tokens, where there are sampled steps.
+        estimated: metrics that read tokens, where there are sampled steps, those of the critic's passes among them.
         critic: what was asked of the critic's passes alone.
     """
 
@@ -97,6 +99,13 @@ class Analysis:
     def partial_steps(self) -> NDArray[np.int64]:
         """Steps of which tokens were left out, int64 ``[n]``."""
         return np.union1d(self.sampled_steps, self.bare_steps)
+
+    def estimated_at(self, name: str) -> NDArray[np.int64]:
+        """Steps at which a metric is computed from a part of the tokens, int64 ``[n]``."""
+        if name not in self.estimated:
+            return np.empty(0, np.int64)
+        of_critic = name in self.critic.series
+        return self.critic.sampled_steps if of_critic else self.sampled_steps
 
 
 def requirements(names: Iterable[str]) -> tuple[set[str], set[str]]:
@@ -189,6 +198,8 @@ def analyze(
         apart = _over_critic(critic, valued, of_critic)
         series |= {item.name: apart.series[item.name] for item in valued if item.name in apart.series}
         missing |= {item.name: lacking_in(source, item) for item in valued if item.name not in series}
+        if len(apart.sampled_steps):
+            estimated |= {item.name for item in valued if item.name in series and item.reduction.reads_tokens}
     return Analysis(series, missing, fold.reopened, sampled, bare, estimated, apart)
 
 
@@ -216,7 +227,8 @@ def _over_critic(critic: Source, valued: Sequence[Metric], extra: Iterable[Metri
         fold = _folded(critic, wanted)
     except InputError as error:
         return CriticSeries(unread=str(error))
-    return CriticSeries({item.name: fold.series(item) for item in wanted}, np.union1d(*fold.left_out()))
+    sampled, bare = fold.left_out()
+    return CriticSeries({item.name: fold.series(item) for item in wanted}, np.union1d(sampled, bare), sampled)
 
 
 def _expand(known: Mapping[str, Metric], names: Sequence[str] | None) -> list[str]:
