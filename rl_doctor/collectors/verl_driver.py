@@ -12,9 +12,11 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from rl_doctor.collectors.guard import logger
 from rl_doctor.collectors.plugin import recorder_options, wrap
 from rl_doctor.collectors.recorder import Recorder
 from rl_doctor.collectors.verl_config import Model, at, describe
+from rl_doctor.collectors.verl_end import wait_until_written
 from rl_doctor.collectors.verl_loop import LOOP
 from rl_doctor.collectors.verl_run import BACKEND, ENTRY, Entry, process_guard, run_path
 from rl_doctor.store.layout import CRITIC_NAME
@@ -36,6 +38,8 @@ class Driver:
         self._options = recorder_options()
         self._recorders: dict[bool, Recorder] = {}
         self._calls: Counter[tuple[bool, int]] = Counter()
+        self._ranks: dict[bool, int] = {}
+        self._ending: dict[bool, int] = {}
         self.recorder(critic=False)
 
     def recorder(self, *, critic: bool) -> Recorder:
@@ -45,6 +49,7 @@ class Driver:
             ranks = _data_parallel_size(group, "train" if critic else "actor")
             model = Model.of(_model_config(self._trainer), getattr(self._trainer, "tokenizer", None))
             writing = None if ranks is None else tuple(range(ranks + 1))
+            self._ranks[critic] = ranks or 0
             info = describe(self._settings, model, ranks, writing, critic=critic)
             folder = str(Path(self._path) / CRITIC_NAME) if critic else self._path
             self._recorders[critic] = Recorder(folder, info, **self._options)
@@ -58,6 +63,9 @@ class Driver:
         step = int(self._trainer.global_steps)
         call = self._calls[critic, step]
         self._calls[critic, step] += 1
+        last = call + 1 >= int(getattr(self._trainer, "parameter_sync_step", 1) or 1)
+        if last:
+            self._ending[critic] = step
         keys = [_split(key) for key in getattr(batch, "keys", ()) if isinstance(key, str)] if _is_meta(batch) else []
         tags = batch.tags if keys else []
         sizes = Counter(key for key, _ in keys)
@@ -70,7 +78,7 @@ class Driver:
             session=recorder.session,
             step=step,
             call=call,
-            last=call + 1 >= int(getattr(self._trainer, "parameter_sync_step", 1) or 1),
+            last=last,
             options=self._options,
             several=several,
             padding=tuple(key for (key, _), tag in zip(keys, tags, strict=True) if tag.get("is_padding")),
@@ -85,8 +93,17 @@ class Driver:
             del self._calls[key]
 
     def close(self, status: str | None) -> None:
-        """The training has ended."""
-        for recorder in self._recorders.values():
+        """The training has ended; where it was not cut short, wait for what the workers have still to write."""
+        for critic, recorder in self._recorders.items():
+            if status is not None and critic in self._ending and recorder.recording and recorder.session is not None:
+                with recorder.guard("wait for the workers"):
+                    ranks, step = range(1, self._ranks[critic] + 1), self._ending[critic]
+                    left = wait_until_written(Path(recorder.guard.path), recorder.session, ranks, step)
+                    for rank in left:
+                        logger.warning(
+                            "rl-doctor, recording %s: writer %d had not written step %d when the training ended; "
+                            "what it had not may be lost", recorder.guard.path, rank, step,
+                        )  # fmt: skip
             recorder.close(status)
 
 

@@ -66,6 +66,18 @@ def start_ray(attempts: int = 5) -> None:
             return
 
 
+def end(workers: list[Any]) -> None:
+    """End the training, and at once the workers, as a job does that is over."""
+    import ray
+
+    from rl_doctor.collectors import verl_driver
+
+    for driver in verl_driver._drivers.values():
+        driver.close("complete")
+    for worker in workers:
+        ray.kill(worker)
+
+
 def main(options: dict[str, Any]) -> None:
     os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 - Ray spells it so
     import ray
@@ -123,10 +135,7 @@ def main(options: dict[str, Any]) -> None:
         tq.kv_clear(batch.keys, "train")
         logger.log(data=metrics, step=step)
     logger.finish()
-    from rl_doctor.collectors import verl_driver
-
-    for driver in verl_driver._drivers.values():
-        driver.close("complete")
+    end(group.workers)
     sys.stdout.write("RESULT " + json.dumps({"left": left}) + "\n")
     sys.stdout.flush()
     tq.close()

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +17,15 @@ import numpy as np
 import pytest
 
 from rl_doctor import open_run
-from rl_doctor.collectors import verl_driver, verl_loop
+from rl_doctor.collectors import verl_driver, verl_end, verl_loop
 from rl_doctor.collectors.plugin import OPTIONS, RUN_VARIABLE, recorder_options
 from rl_doctor.collectors.verl_driver import Driver
 from rl_doctor.collectors.verl_loop import Loop
 from rl_doctor.collectors.verl_rows import Lengths, sequence_columns
 from rl_doctor.collectors.verl_run import Entry, run_path
-from rl_doctor.schema import MISSING_INT
+from rl_doctor.schema import MISSING_INT, RunInfo
+from rl_doctor.store.rows import Rows, splits_of
+from rl_doctor.store.writer import RunWriter
 
 ROOT = Path(__file__).parents[3]
 
@@ -131,7 +134,7 @@ def test_options_from_the_environment(monkeypatch: Any) -> None:
     assert recorder_options() == {"record_token_ids": False, "sampling": 0.25, "quota": 0.05}
 
 
-class Rows(dict[str, Any]):
+class Fields(dict[str, Any]):
     """A batch as far as sequence columns look at it: lists with one entry per row."""
 
     def __len__(self) -> int:
@@ -141,14 +144,14 @@ class Rows(dict[str, Any]):
 def test_versions_are_those_of_the_rows_or_of_the_batch() -> None:
     lengths = Lengths(np.array([1, 2, 3]), np.array([4, 5, 6]))
     names = {"uid": ["a", "a", "b"], "session_id": [0, 1, 0], "max_global_steps": [7, 7, 7], "min_global_steps": [5, 6, None]}
-    found = sequence_columns(Rows(names), lengths, None, 0)
+    found = sequence_columns(Fields(names), lengths, None, 0)
     assert found["weight_version"].tolist() == [7, 7, 7]
     assert found["first_weight_version"].tolist() == [5, 6, MISSING_INT["int64"]]
     extra = [{"max_global_steps": 9, "min_global_steps": 8}, {"max_global_steps": 9}, None]
-    found = sequence_columns(Rows(names | {"extra_fields": extra}), lengths, None, 0)
+    found = sequence_columns(Fields(names | {"extra_fields": extra}), lengths, None, 0)
     assert found["weight_version"].tolist() == [9, 9, MISSING_INT["int64"]]
     assert found["first_weight_version"].tolist() == [8, MISSING_INT["int64"], MISSING_INT["int64"]]
-    unknown = sequence_columns(Rows({name: names[name] for name in ("uid", "session_id")}), lengths, None, 0)
+    unknown = sequence_columns(Fields({name: names[name] for name in ("uid", "session_id")}), lengths, None, 0)
     assert not {"weight_version", "first_weight_version"} & set(unknown)
 
 
@@ -171,6 +174,7 @@ def trainer(tmp_path: Path) -> SimpleNamespace:
 def _without_verl_installed(monkeypatch: Any) -> None:
     monkeypatch.setattr("rl_doctor.collectors.verl_config.metadata.version", lambda _name: "0.9.1")
     monkeypatch.setattr(verl_loop, "LOOP", Loop())
+    monkeypatch.setattr(verl_end, "END_SECONDS", 0.0)
 
 
 def test_what_the_driver_tells(trainer: SimpleNamespace, tmp_path: Path) -> None:
@@ -193,6 +197,48 @@ def test_what_the_driver_tells(trainer: SimpleNamespace, tmp_path: Path) -> None
     assert (run.info.world_size, run.info.vocab_size, run.info.eos_token_ids) == (2, 50, (1, 2))
     assert run.metrics().series("actor/ppo_kl")[1].tolist() == [0.5]
     assert run.metrics().names() == ("actor/ppo_kl",)
+
+
+def one_row(step: int) -> Rows:
+    return Rows({"step": np.array([step]), "reward": np.array([1.0])}, splits_of(np.array([0])))
+
+
+def test_the_end_waits_for_what_the_workers_have_still_to_write(
+    trainer: SimpleNamespace, tmp_path: Path, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(verl_end, "END_SECONDS", 60.0)
+    trainer.parameter_sync_step = 1
+    driver = Driver(str(tmp_path / "run"), trainer, trainer.config)
+    for step in (7, 8):
+        trainer.global_steps = step
+        entry = Entry.from_text(driver.entry(meta(["a_0_0"], [{}]), critic=False))
+        driver.log({}, step)
+    writers = [RunWriter(entry.path, RunInfo(), rank=rank, session=entry.session) for rank in (1, 2)]
+    writers[0].write_part(one_row(7), completes=[7])
+    closing = threading.Thread(target=driver.close, args=("complete",))
+    closing.start()
+    closing.join(0.5)
+    assert closing.is_alive()
+    writers[0].write_part(one_row(8), completes=[8])
+    closing.join(0.5)
+    assert closing.is_alive()
+    writers[1].set_status("detached", "no room")
+    closing.join(50)
+    assert not closing.is_alive()
+    assert not caplog.records
+    run = open_run(tmp_path / "run")
+    assert (run.info.status, run.facts.last_step) == ("complete", 8)
+
+
+def test_the_end_says_what_was_not_written(trainer: SimpleNamespace, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer.parameter_sync_step = 1
+    driver = Driver(str(tmp_path / "run"), trainer, trainer.config)
+    driver.entry(meta(["a_0_0"], [{}]), critic=False)
+    driver.close("complete")
+    told = [record.getMessage() for record in caplog.records]
+    assert [
+        f"writer {rank} had not written step 7 when the training ended" in line for rank, line in zip((1, 2), told, strict=True)
+    ]
 
 
 def test_an_update_carries_the_entry_only_while_it_is_made(trainer: SimpleNamespace) -> None:

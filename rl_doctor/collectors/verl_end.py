@@ -1,0 +1,58 @@
+"""The end of a training: Ray ends the workers' processes without a word, so the driver waits until they have written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from rl_doctor.errors import DoctorError
+from rl_doctor.store import layout
+from rl_doctor.store.info import parse_json
+from rl_doctor.store.layout import PartName
+from rl_doctor.store.parquet_file import ParquetInput
+from rl_doctor.store.part import footer
+
+END_SECONDS: Final = 20.0
+"""How long the end of a training waits at most; parts of steps are due within seconds."""
+_POLL_SECONDS: Final = 0.1
+
+
+def wait_until_written(folder: Path, session: int, ranks: Iterable[int], step: int) -> tuple[int, ...]:
+    """Wait until writers have written all that they know of a step.
+
+    Args:
+        folder: the run folder.
+        session: session of the writers.
+        ranks: their ranks.
+        step: the step.
+
+    Returns:
+        Ranks that have not written it in ``END_SECONDS``; those that have said that they stopped are not waited for.
+    """
+    end = time.monotonic() + END_SECONDS
+    left = tuple(ranks)
+    while left := tuple(rank for rank in left if not _has_written(folder, session, rank, step)):
+        if time.monotonic() > end:
+            break
+        time.sleep(_POLL_SECONDS)
+    return left
+
+
+def _has_written(folder: Path, session: int, rank: int, step: int) -> bool:
+    numbers = [
+        part.number
+        for path in folder.iterdir()
+        if (part := layout.parse_part(path.name)) and (part.session, part.rank, part.table) == (session, rank, "sequences")
+    ]
+    try:
+        if numbers:
+            name = PartName(session, rank, max(numbers), "sequences")
+            completes: list[int] = footer(ParquetInput.open(folder / str(name)))["completes"]
+            if completes and max(completes) >= step:
+                return True
+        claim = folder / layout.writer_name(session, rank)
+        return bool(parse_json(claim.read_bytes(), str(claim)).get("status") == "detached")
+    except (DoctorError, OSError):
+        return False  # about to be written, or to be replaced
