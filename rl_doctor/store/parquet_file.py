@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,11 +36,12 @@ class ParquetInput:
         Raises:
             InputError: it is missing, empty, unreadable, not Parquet, or cut short.
         """
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         _check_ends(path)
         with readable(path):
-            return cls(path, pq.ParquetFile(path))
+            return cls(path, pq.ParquetFile(pa.OSFile(os.fsencode(path))))  # as text Arrow takes only names that are UTF-8
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from rl_doctor.api import check
 from rl_doctor.errors import InputError, UsageError
 from rl_doctor.schema import RunConfig, RunInfo
+from rl_doctor.store.pack import pack
 from rl_doctor.store.rows import Rows
 from rl_doctor.store.run import open_run
 from rl_doctor.store.writer import RunWriter
@@ -252,3 +256,18 @@ def test_long_steps_are_written_in_several_row_groups(tmp_path: Path, monkeypatc
     tokens = pq.ParquetFile(tmp_path / "tokens-s1-r0-0.parquet").metadata
     assert [tokens.row_group(index).num_rows for index in range(tokens.num_row_groups)] == [3, 9, 3, 1]
     assert [len(row["logprob"]) for row in contents(open_run(tmp_path))] == [3, 9, 1, 2, 1]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file system takes only names that are UTF-8")
+def test_a_path_that_is_not_utf8_is_read_like_any_other(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"r\xff\xfen")
+    record(folder, [rows(1, [2, 3]), rows(2, [1])], info=RunInfo(trainer="custom"))
+    run = open_run(folder)
+    file = folder.with_name(f"{folder.name}.parquet")
+    pack(run, file)
+    assert contents(open_run(file)) == contents(run)
+    assert [row["step"] for row in contents(run)] == [1, 1, 2]
+    assert check(run).run.sequences == check(open_run(file)).run.sequences == 3
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(InputError, match="cut short"):
+        open_run(file)
