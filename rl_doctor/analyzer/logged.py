@@ -181,8 +181,8 @@ class Logged:
         self._sources = {metric: source for metric, (_, source) in ranked.items()}
         self._bound()
         for source in self._sources.values():
-            if source.item.note:
-                self._told[source.key[0]] = source.item.note
+            if note := source.item.told(self.info.config):
+                self._told[source.key[0]] = note
 
     def _bound(self) -> None:
         """Leave out families with more members than a reader could look through: they are samples, not parts of a reward."""
@@ -212,8 +212,8 @@ class Logged:
             return
         if choice is not None or not bookkeeping(plain(native)):
             self._unknown.append(native)
-        if choice is not None and choice.item.note:
-            self._told[native] = choice.item.note
+        if choice is not None and (note := choice.item.told(self.info.config)):
+            self._told[native] = note
 
     def _applies(self, item: Name) -> bool:
         return self._bounds.within(item) and (not item.algorithms or (self.info.algorithm or "") in item.algorithms)

@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from rl_doctor.analyzer.names.registry import Name, Trainer, trainer
+from rl_doctor.schema import RunConfig
 
 _PREFERENCE: Final = frozenset({"dpo", "kto", "reward_model"})
 _SFT: Final = frozenset({"sft"})
+
+
+def _which_kl(config: RunConfig) -> str | None:
+    """Whether the KL is a penalty in the reward, and so logged of the experience, or a term of the loss."""
+    if config.kl_in_reward is None:
+        return None
+    return "is that of the experience: a mean over sequences, before the update" if config.kl_in_reward else ""
+
 
 OPENRLHF: Final = trainer(
     Trainer(
@@ -29,6 +38,7 @@ OPENRLHF: Final = trainer(
             Name(
                 "kl", "ref.kl",
                 note="is that of the experience (mean over sequences) or that of the loss: it does not say which",
+                note_by=_which_kl,
             ),
             Name("entropy_loss", "policy.entropy", note="is the entropy itself"),
             Name("critic_loss", "value.loss"),

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.discovery import import_modules
+from rl_doctor.schema import RunConfig
 from rl_doctor.store.metric_log import Points
 
 Version = tuple[int, ...]
@@ -64,6 +65,7 @@ class Name:
         holds: whether the logged numbers bear the meaning out, where the name alone does not tell; None for always.
         measured: whether it is logged only where it is measured, so that 0 in every row is a value.
         note: what the reader must know where the number is not what its name says.
+        note_by: the same from the run's configuration, "" for nothing; None where that does not tell, so that ``note`` stands.
     """
 
     native: str
@@ -76,6 +78,12 @@ class Name:
     holds: Callable[[Lookup], bool] | None = None
     measured: bool = False
     note: str = ""
+    note_by: Callable[[RunConfig], str | None] | None = None
+
+    def told(self, config: RunConfig) -> str:
+        """What the reader must know in a run of this configuration."""
+        found = None if self.note_by is None else self.note_by(config)
+        return self.note if found is None else found
 
     @property
     def family(self) -> bool:

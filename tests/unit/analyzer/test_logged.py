@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rl_doctor.analyzer.engine import analyze
-from rl_doctor.schema import RunConfig
+from rl_doctor.analyzer.logged import Logged
+from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.metric_log import MetricLog
 from tests.unit.analyzer.memory import MemoryRun, log
 
@@ -123,3 +124,15 @@ def test_a_metric_that_can_be_recomputed_is() -> None:
 def test_nothing_logged() -> None:
     found = analyze(MemoryRun([]), ["optim.grad_norm", "optim.clip_coef"])
     assert found.missing == {"optim.grad_norm": ("grad_norm",), "optim.clip_coef": ("config.max_grad_norm", "grad_norm")}
+
+
+@pytest.mark.parametrize(
+    ("kl_in_reward", "words"), [(None, "does not say which"), (True, "is that of the experience"), (False, None)]
+)
+def test_which_kl_of_openrlhf_it_is_follows_from_the_configuration(kl_in_reward: bool | None, words: str | None) -> None:
+    info = RunInfo(trainer="openrlhf", algorithm="ppo", config=RunConfig(kl_in_reward=kl_in_reward))
+    log = Logged(MetricLog.of([(step, "kl", 0.1 * step, "train") for step in range(1, 4)]), info)
+    assert log.series("ref.kl", "nat") is not None
+    told = [note for note in log.notes if note.startswith("kl ")]
+    assert len(told) == (0 if words is None else 1)
+    assert words is None or words in told[0]
