@@ -17,10 +17,12 @@ from rl_doctor.analyzer.machine import PIECE, loop
 from rl_doctor.analyzer.states import Extremes
 from rl_doctor.analyzer.stretches import Counts, Floats, Single, Stretches
 
-_SCRATCH: Final = tuple(np.empty(PIECE) for _ in range(6))
-"""What a loop computes in. Only one runs at a time, as each keeps the interpreter's lock."""
-_BITS: Final = _SCRATCH[-1].view(np.int64)
+_ROOM: Final = np.zeros((6, PIECE))
 _SINGLE: Final = np.empty(PIECE, np.float32)
+_SCRATCH: Final = tuple(room.ctypes.data for room in _ROOM)
+"""Where a loop computes. Only one runs at a time, as each keeps the interpreter's lock."""
+_BITS: Final = _SCRATCH[-1]
+_GAIN: Final = 3
 _LARGEST: Final = {np.dtype(np.float32): 0x7F800000, np.dtype(np.float64): 0x7FF0 << 48}
 """Infinity as an integer, by type."""
 
@@ -62,11 +64,10 @@ def policy(
         inf if clipping.clamp is None else clipping.clamp,
     )
     given = _alike(new, old, *(new if column is None else column for column in (advantage, weight)))
-    _, _, _, gain, *_ = _SCRATCH
-    gain[:] = 0.0
+    _ROOM[_GAIN] = 0.0
     _run(
-        "policy", given, tokens, np.ascontiguousarray(classes, np.int8), *bounds, *_SCRATCH, _BITS, _SINGLE,
-        _SINGLE.view(np.uint32), sums, counts, rows, tops, low, high, before=(advantage is not None, weight is not None),
+        "policy", given, tokens, np.ascontiguousarray(classes, np.int8), *bounds, *_SCRATCH, _BITS, _SINGLE, _SINGLE,
+        sums, counts, rows, tops, low, high, before=(advantage is not None, weight is not None),
     )  # fmt: skip
     of_ratio = Extremes(float(low.min()), float(high.max()), int(tokens.edges[-1]), int(counts[6].sum()))
     return PolicyRows(sums, counts, tops, of_ratio)

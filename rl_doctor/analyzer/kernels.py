@@ -26,9 +26,9 @@ NOISE: Final = 0.02
 LARGEST: Final = 10.0
 """What an importance weight is cut at, so that single tokens cannot dominate a mean."""
 
-WORTH_COMPILING: Final = 20_000_000
-"""Tokens of a run from which on the compiled passes are worth their start: importing numba and loading what it has compiled
-before takes .5 to .7 s of CPU, and a token takes 15 to 40 ns less (benchmarks/README.md)."""
+WORTH_COMPILING: Final = 10_000_000
+"""Tokens of a run from which on the compiled passes are taken: loading what was compiled before is worth its .1 s of CPU from
+some 4 million on, as a token takes 25 to 40 ns less (benchmarks/README.md), but the first time compiling takes seconds."""
 _ROUNDING: Final = 2.0**-9
 """The sum of exp(x) - 1 - x over that of abs x from which on rounding, by four units in the last place of x at most, is below
 5e-13 of it."""
