@@ -77,13 +77,12 @@ def test_costs_nothing_where_nobody_asks() -> None:
     assert not said
 
 
-@pytest.mark.parametrize("version", ["0.8.0", "0.10.0", "1.0"])
-def test_another_version_is_not_recorded_and_says_so_once(version: str, tmp_path: Path) -> None:
-    code = f"import verl; verl.__version__ = {version!r}" + WRAPPED
+def test_another_version_is_not_recorded_and_says_so_once(tmp_path: Path) -> None:
+    code = "import verl; verl.__version__ = '0.10.0'" + WRAPPED
     out, said = run(code, RL_DOCTOR_RUN=str(tmp_path / "run"))
     assert out.startswith("['train_mini_batch', 'train_batch'")
     assert said.count("\n") == 0
-    assert f"records nothing (training goes on): verl {version} is installed; supported are {VERL.versions}" in said
+    assert f"records nothing (training goes on): verl 0.10.0 is installed; supported are {VERL.versions}" in said
     assert not (tmp_path / "run").exists()
     assert not run(code)[1]
 

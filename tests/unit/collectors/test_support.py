@@ -33,6 +33,19 @@ def test_the_guide_names_the_settings_of_each_column(support: Support) -> None:
     assert all(guide.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "version", "supported"),
+    [
+        ("trl", "1.15.2", False), ("trl", "1.16.0", True), ("trl", "2.0.0.dev0", False),
+        ("verl", "0.8.0", False), ("verl", "0.9.0", True), ("verl", "0.9.1.dev0", True), ("verl", "0.10.0", False),
+        ("verl", "1.0", False), ("verl", "unknown", False), ("openrlhf", "0.11.1", False), ("openrlhf", "0.11.2", True),
+        ("openrlhf", "0.12", False),
+    ],
+)  # fmt: skip
+def test_versions(name: str, version: str, *, supported: bool) -> None:
+    assert SUPPORTED[name].supports(version) == supported
+
+
 @pytest.mark.parametrize("support", GUIDED, ids=lambda support: support.name)
 def test_the_guide_names_the_versions(support: Support) -> None:
     assert ".".join(map(str, support.first)) in (ROOT / support.guide).read_text()
