@@ -90,7 +90,7 @@ def _open(path: Path) -> Run:
         return MetricLog.of(record for part in metric_parts for record in read_metrics(part))
 
     def facts() -> StoreFacts:
-        found = _facts(path, info, listing, parts, (fragments, segments, columns), skipped, [*notes, *overlap])
+        found = _facts(path, info, listing, parts, (fragments, segments, columns), skipped, [*overlap, *notes])
         steps = [] if segments else logged().steps().tolist()
         return replace(
             found,

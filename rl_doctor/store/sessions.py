@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from rl_doctor.schema import RunInfo
 from rl_doctor.store import layout
 from rl_doctor.store.index import falls
 from rl_doctor.store.part import Part
+
+_ANEW: Final = (
+    "; if it did not begin anew but its step does at every epoch, the earlier epochs are missing here: "
+    "let step count over the whole training"
+)
+"""What to do where the steps are repeated from the first one."""
 
 Group = tuple[Part, int, int]
 """A part, one of its row groups, and the step of that group."""
@@ -65,7 +71,11 @@ def _replaced(branches: Mapping[tuple[int, int], _Branch]) -> Iterable[str]:
     for session, steps in again.items():
         if steps:
             number = f" ({len(steps)} steps) were" if len(steps) > 1 else " was"
-            yield f"the training went back in session {session}: {_span(steps)}{number} recorded again, the later rows count"
+            anew = len(steps) > 1 and min(steps) == min(branches[session, min(at for of, at in branches if of == session)].steps)
+            yield (
+                f"the training went back in session {session}: {_span(steps)}{number} recorded again, the later rows count"
+                f"{_ANEW if anew else ''}"
+            )
 
 
 def _left_over(branches: Mapping[tuple[int, int], _Branch]) -> Iterable[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from rl_doctor import Recorder, Run, check, open_run
+from rl_doctor.report import text
 from rl_doctor.store import layout
 from rl_doctor.store.pack import pack
 
@@ -321,3 +323,17 @@ def test_the_names_of_a_new_folder_are_durable_too(tmp_path: Path, monkeypatch: 
     with Recorder(tmp_path / "a" / "b" / "run") as recorder:
         log_step(recorder, 1)
     assert {str(tmp_path / name) for name in (".", "a", "a/b", "a/b/run")} <= synced
+
+
+def test_a_step_that_restarts_at_every_epoch_is_told_with_what_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Recorder(tmp_path / "run") as recorder:
+        for epoch in range(3):
+            for step in range(1, 6):
+                log_step(recorder, step, 10.0 * epoch)
+    assert marks(open_run(tmp_path / "run")) == {step: [20.0] * 8 for step in range(1, 6)}
+    assert len(caplog.records) == 1
+    report = check(open_run(tmp_path / "run"))
+    first = report.run.notes[0]
+    assert re.search(r"steps 1 to [45] \([45] steps\) were recorded again", first)  # the last one may not have ended
+    assert "let step count over the whole training" in first
+    assert "let step count over the whole training" in " ".join(text.render([report], width=120).split())
