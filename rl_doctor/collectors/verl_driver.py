@@ -12,11 +12,11 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from rl_doctor.collectors import verl_end
 from rl_doctor.collectors.guard import logger
 from rl_doctor.collectors.plugin import recorder_options, wrap
 from rl_doctor.collectors.recorder import Recorder
 from rl_doctor.collectors.verl_config import Model, at, describe
-from rl_doctor.collectors.verl_end import wait_until_written
 from rl_doctor.collectors.verl_loop import LOOP
 from rl_doctor.collectors.verl_run import BACKEND, ENTRY, Entry, process_guard, run_path
 from rl_doctor.store.layout import CRITIC_NAME
@@ -93,18 +93,26 @@ class Driver:
             del self._calls[key]
 
     def close(self, status: str | None) -> None:
-        """The training has ended; where it was not cut short, wait for what the workers have still to write."""
+        """The training has ended; wait for what the workers have still to write.
+
+        Args:
+            status: final status of the run; None for a training that was cut short.
+        """
         for critic, recorder in self._recorders.items():
-            if status is not None and critic in self._ending and recorder.recording and recorder.session is not None:
-                with recorder.guard("wait for the workers"):
-                    ranks, step = range(1, self._ranks[critic] + 1), self._ending[critic]
-                    left = wait_until_written(Path(recorder.guard.path), recorder.session, ranks, step)
-                    for rank in left:
-                        logger.warning(
-                            "rl-doctor, recording %s: writer %d had not written step %d when the training ended; "
-                            "what it had not may be lost", recorder.guard.path, rank, step,
-                        )  # fmt: skip
+            with recorder.guard("wait for the workers"):
+                self._wait(recorder, critic=critic, cut=status is None)
             recorder.close(status)
+
+    def _wait(self, recorder: Recorder, *, critic: bool, cut: bool) -> None:
+        step = self._ending.get(critic)
+        if step is None or not recorder.recording or recorder.session is None:
+            return
+        ranks, seconds = range(1, self._ranks[critic] + 1), verl_end.CUT_SECONDS if cut else verl_end.END_SECONDS
+        for rank in verl_end.wait_until_written(Path(recorder.guard.path), recorder.session, ranks, step, seconds):
+            logger.warning(
+                "rl-doctor, recording %s: writer %d had not written step %d %.0f s after the end, it may be lost",
+                recorder.guard.path, rank, step, seconds,
+            )  # fmt: skip
 
 
 _drivers: dict[int, Driver] = {}

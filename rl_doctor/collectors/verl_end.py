@@ -15,11 +15,13 @@ from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.part import footer
 
 END_SECONDS: Final = 20.0
-"""How long the end of a training waits at most; parts of steps are due within seconds."""
+"""How long the end of a training waits at most; a part is due two seconds after the one before."""
+CUT_SECONDS: Final = 3.0
+"""How long one waits that was cut short: a worker may be gone, but the last steps tell why."""
 _POLL_SECONDS: Final = 0.1
 
 
-def wait_until_written(folder: Path, session: int, ranks: Iterable[int], step: int) -> tuple[int, ...]:
+def wait_until_written(folder: Path, session: int, ranks: Iterable[int], step: int, seconds: float) -> tuple[int, ...]:
     """Wait until writers have written all that they know of a step.
 
     Args:
@@ -27,11 +29,12 @@ def wait_until_written(folder: Path, session: int, ranks: Iterable[int], step: i
         session: session of the writers.
         ranks: their ranks.
         step: the step.
+        seconds: how long to wait at most.
 
     Returns:
-        Ranks that have not written it in ``END_SECONDS``; those that have said that they stopped are not waited for.
+        Ranks that have not written it by then; those that have said that they stopped are not waited for.
     """
-    end = time.monotonic() + END_SECONDS
+    end = time.monotonic() + seconds
     left = tuple(ranks)
     while left := tuple(rank for rank in left if not _has_written(folder, session, rank, step)):
         if time.monotonic() > end:
