@@ -229,9 +229,10 @@ class RunInfo:
 
     ``status`` is running, complete or detached. ``writing_ranks`` are the ranks whose parts a step needs to be complete.
     ``sampling`` is the share of groups whose tokens are kept (1 where absent). ``sessions`` holds one mapping per session:
-    ``session``, ``started`` (Unix time), ``world_size``. ``unknown_config`` names the members of ``config`` that are no field of
-    ``RunConfig`` (their values are in ``config.native``), ``unknown_columns`` what
-    was logged under a name that is no column, and dropped. ``extra`` holds members of ``run.json`` that are none of these.
+    ``session``, ``started`` (Unix time), ``world_size``, and ``config`` where the session after it had another.
+    ``unknown_config`` names the members of ``config`` that are no field of ``RunConfig`` (their values are in
+    ``config.native``), ``unknown_columns`` what was logged under a name that is no column, and dropped. ``extra`` holds members
+    of ``run.json`` that are none of these.
     """
 
     schema_version: int = SCHEMA_VERSION

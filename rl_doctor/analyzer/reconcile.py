@@ -150,7 +150,7 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog, recorded_in: M
     others, judged = others_of(sessions, dialect.settings if dialect and logged else None, of_session)
     chosen += [metric for other in others for metric in other.metrics.values()]
     if judged is not None and not judged.size and not canonical:
-        reason = "the world size changed between the sessions, and which of them recorded the steps is not known"
+        reason = "world size or configuration changed between the sessions, and which of them recorded the steps is not known"
     metrics = (*chosen, *canonical)
     return Plan(metrics, logged, canonical, log, reason, _factors(info), named, untried, sessions, others, judged)
 

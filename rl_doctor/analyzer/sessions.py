@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.registry import Metric
 from rl_doctor.analyzer.series import Series
-from rl_doctor.schema import RunInfo
+from rl_doctor.errors import InputError
+from rl_doctor.schema import RunConfig, RunInfo
+from rl_doctor.store.info import info_from_json
 
 Steps = NDArray[np.int64]
 
@@ -36,12 +39,16 @@ class Sessions:
         """From the run's description, and the session that each step was recorded in as far as that is known."""
         steps = np.array(sorted(recorded or ()), np.int64)
         numbers = np.array([(recorded or {})[step] for step in steps.tolist()], np.int64)
-        infos = {}
-        for entry in info.sessions:
+        infos: dict[int, RunInfo | None] = {}
+        config: RunConfig | None = info.config
+        for entry in reversed(info.sessions):
+            if "config" in entry:
+                config = _config(entry["config"])
             size, number = entry.get("world_size"), entry.get("session")
-            if size == info.world_size or not isinstance(number, int):
+            if not isinstance(number, int) or (size == info.world_size and config is info.config):
                 continue
-            infos[number] = _of_size(info, size) if isinstance(size, int) and size > 0 else None
+            known = config is not None and (size == info.world_size or (isinstance(size, int) and size > 0))
+            infos[number] = _described(info, size, config) if known and config is not None else None
         return cls(info, steps, numbers, infos)
 
     def described(self) -> Iterator[tuple[RunInfo | None, Steps]]:
@@ -73,10 +80,21 @@ class Sessions:
         return np.asarray(inside & (changes[np.minimum(first, top)] != changes[np.clip(last, 0, top)]))
 
 
-def _of_size(info: RunInfo, size: int) -> RunInfo:
+def _config(document: Any) -> RunConfig | None:
+    """The configuration of a session; None where it cannot be read."""
+    try:
+        return info_from_json({"config": document}, "sessions").config
+    except InputError:
+        return None
+
+
+def _described(info: RunInfo, size: int | None, config: RunConfig) -> RunInfo:
     """The description with another number of ranks, all of which write if all of the newest session's do."""
+    if size is None or size == info.world_size:
+        return replace(info, config=config)
     whole = info.writing_ranks is not None and not info.partial
-    return replace(info, world_size=size, writing_ranks=tuple(range(size)) if whole else info.writing_ranks)
+    ranks = tuple(range(size)) if whole else info.writing_ranks
+    return replace(info, world_size=size, writing_ranks=ranks, config=config)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

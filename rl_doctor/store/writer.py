@@ -257,7 +257,11 @@ class RunWriter:
                 earlier = parse_info(path.read_bytes(), str(path))
             except DoctorError as error:
                 raise InputError(f"{error}; or record into another folder") from error
-        sessions = (*(item for item in earlier.sessions if item.get("session") != self.session), entry)
+        before = [dict(item) for item in earlier.sessions if item.get("session") != self.session]
+        config = info_to_json(earlier)["config"]
+        if before and config != json.loads(json.dumps(info_to_json(info)["config"])):
+            before[-1]["config"] = config
+        sessions = (*before, entry)
         unknown = info.unknown_columns or earlier.unknown_columns
         return replace(info, sessions=sessions, status=info.status or "running", unknown_columns=unknown)
 

@@ -107,8 +107,8 @@ class Dialect:
         logged: lists the keys that can be recomputed.
         source: where the definitions come from.
         missing_rows: how many rows a step lacks: with any, nothing is compared at it. None where the keys see to it themselves.
-        settings: what of the run's description the keys depend on beside the configuration, such as the number of ranks: a
-            session that gives other settings has its steps judged by them. None where they depend on no such thing.
+        settings: what of the run's description the keys depend on: a session whose number of ranks or configuration gives others
+            has its steps judged by them. None where all sessions are judged by the newest one's.
     """
 
     name: str

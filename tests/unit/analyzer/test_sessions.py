@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -50,12 +52,14 @@ def rows_of(rows: list[Row]) -> Rows:
     return Rows(columns, splits_of(np.array([len(row.tokens["logprob"]) for row in rows])))
 
 
-def trl(folder: Path, log: dict[int, dict[str, float]], rows: list[Row], **native: Any) -> Run:
+def trl(
+    folder: Path, log: dict[int, dict[str, float]], rows: list[Row], native: Mapping[int, dict[str, Any]] = MappingProxyType({})
+) -> Run:
     """Record the rows, session by session and rank by rank; the log by rank 0 of the session of each step."""
     for session, ranks in RANKS.items():
         info = RunInfo(
             trainer="trl", trainer_version="1.16.0", algorithm="grpo", world_size=ranks, writing_ranks=tuple(range(ranks)),
-            config=RunConfig(native=NATIVE | native),
+            config=RunConfig(native=NATIVE | native.get(session, {})),
         )  # fmt: skip
         writers = [RunWriter(folder, info, rank=0)]
         writers += [RunWriter(folder, info, rank=rank, session=writers[0].session) for rank in range(1, ranks)]
@@ -73,7 +77,7 @@ def trl(folder: Path, log: dict[int, dict[str, float]], rows: list[Row], **nativ
 
 def honest(every: int, rows: list[Row]) -> dict[int, dict[str, float]]:
     """What TRL logs: at every multiple, and of the steps since its process began."""
-    ends = [end for end in range(1, STEPS + 1) if end % every == 0 or end == STEPS]
+    ends = [end for end in range(1, max(row.keys["step"] for row in rows) + 1) if end % every == 0 or end == STEPS]
     found = {}
     for end in ends:
         session = session_of(end)
@@ -107,6 +111,22 @@ def test_each_step_is_judged_by_the_ranks_it_was_trained_on(tmp_path: Path, ever
         for item in found.values():
             np.testing.assert_allclose(item.recomputed, item.logged, rtol=1e-6, atol=1e-9, err_msg=item.name)
         assert mismatches(opened) == []
+
+
+@pytest.mark.parametrize("changed", [{"beta": 0.3}, {"gradient_accumulation_steps": 4, "steps_per_generation": 4}])
+def test_each_step_is_judged_by_the_configuration_it_was_trained_with(tmp_path: Path, changed: dict[str, Any]) -> None:
+    rows = made()
+    for row in rows:
+        row.keys["grad_accumulation"] = 2
+    log = honest(1, [row for row in rows if session_of(row.keys["step"]) == 1])
+    last = {step: {"entropy": 1.0} for step in range(5, STEPS + 1)}
+    run = trl(tmp_path / "run", {step: log[step] for step in range(1, 5)} | last, rows, {2: changed, 3: changed})
+    assert "config" in run.info.sessions[0]
+    assert "config" not in run.info.sessions[1]
+    (loss,) = (item for item in compared(run).values() if item.name == "loss")
+    np.testing.assert_array_equal(loss.steps, [1, 2, 3, 4])
+    np.testing.assert_allclose(loss.recomputed, loss.logged, rtol=1e-6)
+    assert [finding for finding in mismatches(run) if "entropy" not in finding.message] == []
 
 
 def test_a_wrong_number_of_an_earlier_session_is_found_and_explained(tmp_path: Path) -> None:
