@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +24,9 @@ MICROBATCH_OF_RANK: Final = ("rank", *MICROBATCH)
 """Columns that tell the micro-batches of a step apart, each rank's for itself."""
 MINIBATCH: Final = ("rollout_step", "epoch", "minibatch")
 """Columns that tell the mini-batches of a step apart."""
+_MOST_KEYS: Final = 1 << 62
+_FEW_KEYS: Final = 1 << 16
+"""Numbers below it are sorted in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,9 +79,41 @@ def _keyed_rows(batch: Batch, columns: Iterable[str]) -> Iterator[tuple[tuple[in
         return
     zeros = np.zeros(batch.n_sequences, np.int64)
     values = [batch.columns[name].astype(np.int64) if name in batch.columns else zeros for name in columns]
-    keys, inverse = np.unique(np.stack(values, axis=1), axis=0, return_inverse=True)
-    for index, key in enumerate(keys.tolist()):
-        yield tuple(key), np.flatnonzero(inverse.reshape(-1) == index)
+    number = _numbered(values)
+    order = np.argsort(number, kind="stable")
+    ordered = number[order]
+    starts = np.concatenate([np.zeros(1, np.intp), np.flatnonzero(ordered[1:] != ordered[:-1]) + 1])
+    keys = np.stack([column[order[starts]] for column in values], axis=1).tolist()
+    for key, rows in zip(keys, np.split(order, starts[1:]), strict=True):
+        yield tuple(key), rows
+
+
+def _numbered(columns: Sequence[NDArray[np.int64]]) -> NDArray[Any]:
+    """A number from 0 per row that tells the combinations of values apart and sorts as they do; small ones as uint16.
+
+    Counting them off as digits is far cheaper than sorting rows of several columns, and numpy sorts 16 bits by their digits.
+    """
+    lows = [int(column.min()) for column in columns]
+    widths = [int(column.max()) - low + 1 for column, low in zip(columns, lows, strict=True)]
+    size = math.prod(widths)
+    if size > _MOST_KEYS:  # such as where a value is missing
+        return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    number = np.zeros(len(columns[0]), np.int64)
+    for column, low, width in zip(columns, lows, widths, strict=True):
+        number = number * width + (column - low)
+    return number.astype(np.uint16) if size <= _FEW_KEYS else number
+
+
+def _accumulations(batch: Batch, columns: tuple[str, ...], *, read: bool) -> list[Sum]:
+    """The sum of grad_accumulation over the rows of each of ``keyed_rows``, 0 unless it is read; once per batch."""
+    values = batch.get("grad_accumulation") if read else None
+    key = ("accumulations", columns, values is None)
+    if key not in batch.scratch:
+        keyed = keyed_rows(batch, columns)
+        floats = None if values is None else np.maximum(values, 0).astype(np.float64)
+        batch.scratch[key] = [Sum(0, len(rows)) if floats is None else Sum.of(floats[rows], len(rows)) for _, rows in keyed]
+    found: list[Sum] = batch.scratch[key]
+    return found
 
 
 def rounded_sum(values: NDArray[Any], count: int) -> Sum:
@@ -104,16 +139,15 @@ def sums_by(
 
     def partial(batch: Batch) -> Keyed:
         parts = [share(batch) for share in shares]
-        accumulation = batch.get("grad_accumulation") if "grad_accumulation" in optional else None
-        accumulation = np.zeros(batch.n_sequences) if accumulation is None else np.maximum(accumulation, 0)
+        accumulations = _accumulations(batch, columns, read="grad_accumulation" in optional)
         groups = {}
-        for key, rows in keyed_rows(batch, columns):
+        for (key, rows), accumulation in zip(keyed_rows(batch, columns), accumulations, strict=True):
             sums = []
             for part in parts:
                 weight = int(part.weights[rows].sum())
                 sums += [total(part.numerators[rows], weight), total(part.magnitudes[rows], weight)]
                 sums.append(Sum() if part.slack is None else total(part.slack[rows], weight))
-            groups[key] = Sums((*sums, total(accumulation[rows].astype(np.float64), len(rows))))
+            groups[key] = Sums((*sums, accumulation))
         return Keyed(groups)
 
     return Reduction(partial, Keyed({}), (columns[-1], *needs), (*columns, *optional), "token")
