@@ -104,12 +104,11 @@ def test_a_plugin_that_fails_says_so_once() -> None:
 @pytest.mark.parametrize("driver", [False, True])
 def test_asked_for_by_the_logger_list(train: Train, tmp_path: Path, *, driver: bool) -> None:
     settings = ["trainer.logger=[file,rl_doctor]", f"trainer.default_local_dir={tmp_path}/checkpoints"]
-    trained = train(record=False, driver=driver, overrides=settings)
+    trained = train(record=False, driver=driver, steps=1, overrides=settings)
     assert of_ours(trained.said) == []
     found = open_run(tmp_path / "checkpoints" / "rl_doctor")
-    assert found.facts.last_step == 3
-    assert found.metrics().series("actor/ppo_kl")[1].tolist() == [trained.log[step]["actor/ppo_kl"] for step in (1, 2, 3)]
-    assert trained.weights == train(record=False, driver=driver).weights
+    assert found.facts.last_step == 1
+    assert found.metrics().series("actor/ppo_kl")[1].tolist() == [trained.log[1]["actor/ppo_kl"]]
 
 
 def test_the_guide_names_settings_that_verl_has() -> None:

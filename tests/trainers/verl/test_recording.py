@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rl_doctor import check, open_run
+from rl_doctor import check
 from tests.trainers.said import of_ours
 from tests.trainers.verl.conftest import Train, Trained
 
@@ -217,7 +217,7 @@ class TestLoopWithoutDriver:
         assert log.series("actor/ppo_kl")[1].tolist() == [loop.log[step]["actor/ppo_kl"] for step in (1, 2, 3)]
 
     def test_a_healthy_run_has_no_error(self, train: Train) -> None:
-        report = check(open_run(train().folder))
+        report = check(train(mismatch=0.05).run)
         assert report.exit_code() == 0
         assert not [result.code for result in report.results if result.outcome == "crashed"]
 
