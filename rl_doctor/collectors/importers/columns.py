@@ -103,7 +103,7 @@ class Columns:
         for names, held in self._pending.items():
             self._store(names, *held)
         self._pending.clear()
-        return {name: _in_order(parts) for name, parts in self._parts.items()}
+        return {name: in_order(parts) for name, parts in self._parts.items()}
 
     def _store(self, names: Sequence[str], rows: Sequence[int], records: Sequence[Sequence[Any]]) -> None:
         at = np.asarray(rows, np.int64)
@@ -150,7 +150,8 @@ def _floats(values: Sequence[Any]) -> tuple[list[int] | None, NDArray[np.float64
     return [index for index, _ in read], np.array([found for _, found in read], np.float64)
 
 
-def _in_order(parts: list[Points]) -> Points:
+def in_order(parts: Sequence[Points]) -> Points:
+    """Parts of one column as one, in the order of their rows."""
     at = np.concatenate([rows for rows, _ in parts])
     values = np.concatenate([part for _, part in parts])
     if bool((at[1:] >= at[:-1]).all()):

@@ -97,8 +97,20 @@ class _Reader:
                     self._text(piece)
                 else:
                     self.bars.saw(*piece)
-        elif self._open or "{" in line:
+        elif self._open or ("{" in line and not self._again(line)):
             self._text(line)
+
+    def _again(self, line: str) -> bool:
+        """Take a line that is a row of a kind that was there before; whether it is."""
+        if line.find("}") != len(line) - 1 or len(line) > _LONGEST:
+            return False
+        pieces = pieces_of(line)
+        known = self._known.get(len(pieces))
+        values = None if known is None else known.template.values(pieces)
+        if known is None or values is None:
+            return False
+        self._print(known, values)
+        return True
 
     def _text(self, text: str) -> None:
         start = 0

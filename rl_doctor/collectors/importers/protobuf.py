@@ -27,8 +27,8 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             raise ValueError("an integer of more than 64 bits")
 
 
-def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """The fields of a message in order: number, wire type, and the integer or the bytes.
+def placed(data: bytes) -> Iterator[tuple[int, int, int | bytes, int]]:
+    """The fields of a message in order: number, wire type, the integer or the bytes, and where these start.
 
     Raises:
         ValueError: the data are no message.
@@ -39,8 +39,9 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
             key, at = varint(data, at)
             number, kind = key >> 3, key & 7
             if kind == VARINT:
+                start = at
                 value, at = varint(data, at)
-                yield number, kind, value
+                yield number, kind, value, start
                 continue
             if kind == LENGTH:
                 size, at = varint(data, at)
@@ -50,10 +51,16 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
                 raise ValueError(f"wire type {kind}")
             if not number or at + size > end:
                 raise ValueError("a field that is longer than its message")
-            yield number, kind, data[at : at + size]
+            yield number, kind, data[at : at + size], at
             at += size
     except IndexError:
         raise ValueError("a message that ends within a field") from None
+
+
+def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    """As ``placed``, without the places."""
+    for number, kind, value, _ in placed(data):
+        yield number, kind, value
 
 
 def member(data: bytes, number: int) -> bytes:

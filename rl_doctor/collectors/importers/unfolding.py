@@ -12,6 +12,8 @@ _SHOWN: Final = 6
 
 def unfold(row: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
     """Values by name, inner names after a dot, and the names of media."""
+    if dict not in map(type, row.values()):
+        return dict(reversed(list(row.items()))), set()
     return unfold_items(((name,), value) for name, value in row.items())
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rl_doctor.collectors.importers.bars import split
 from rl_doctor.collectors.importers.console import bare, lines, seen
+from rl_doctor.collectors.importers.literal import Template
 from rl_doctor.collectors.importers.numbers import as_count, whole
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
@@ -30,6 +31,10 @@ _GLOBAL_STEP: Final = "training/global_step"
 _GIVE_UP: Final = 500
 """Lines of others between two lines of a record with a metric to a line, from which the record is over."""
 
+_PLAIN: Final = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+_PLAIN_QUOTED: Final = re.compile(r" (?:np\.float64\()?(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\)?,?")
+_MOST_LINES: Final = 10_000
+"""Lines of different names that are kept in mind."""
 _OWN_LINE: Final = 500
 """Characters that a line with a single metric does not have."""
 
@@ -60,10 +65,14 @@ class _Reader:
         self._text = ""
         self._since = 0
         self._joined = False
+        self._template: tuple[tuple[str, ...], Template] | None = None
+        self._names: dict[str, tuple[str, re.Pattern[str]]] = {}
 
     def rows(self, path: Path) -> Iterator[Row]:
         """Every record of a console."""
         for line in lines(path):
+            if self._names and self._again(line):
+                continue
             found = _STEP.search(line) if "step:" in line or "step=" in line else None
             if found:
                 yield from self._end()
@@ -96,6 +105,27 @@ class _Reader:
             return False
         return len(pairs) > 1 or not _PAIR.fullmatch(tail)
 
+    def _again(self, line: str) -> bool:
+        """Take a line with one metric that was there before, but for its number; whether it is."""
+        head, _, text = line.rpartition(":")
+        known = self._names.get(head)
+        if known is None or self._text or self._since + 1 >= _GIVE_UP or len(line) >= _OWN_LINE:
+            return False
+        name, pattern = known
+        listed = pattern is _PLAIN
+        found = pattern.fullmatch(text)
+        if found is None or (self._step is None if listed else name in self._values):
+            return False
+        self._values[name] = text if listed else found[1]
+        self._since = 0
+        return True
+
+    def _keep(self, line: str, name: str, pattern: re.Pattern[str]) -> None:
+        """Keep in mind what stands before the number in a line with one metric."""
+        head = line.rpartition(":")[0]
+        if len(self._names) < _MOST_LINES and not _STEP.search(f"{head}:1"):
+            self._names[head] = (name, pattern)
+
     def _own_line(self, line: str) -> Iterator[Row]:
         """A line that has one metric, of a list below ``step:N`` or of a dictionary that was printed prettily."""
         text = bare(line)
@@ -104,8 +134,9 @@ class _Reader:
                 name, _, value = found[1].rpartition(":")
                 self._values[name.strip()] = value
                 self._since = 0
+                self._keep(line, name.strip(), _PLAIN)
         elif found := _QUOTED.match(text):
-            name, value = found[2], found[3]
+            name, value = found[2], found[3].rstrip(",")
             if self._values and (name in self._values or "{" in text):
                 yield from self._end()
             if name == _GLOBAL_STEP and self._step is None:
@@ -114,6 +145,8 @@ class _Reader:
             self._since = 0
             if "}" in text:
                 yield from self._end()
+            elif "{" not in text and name != _GLOBAL_STEP:
+                self._keep(line, name, _PLAIN_QUOTED)
 
     def _close(self) -> None:
         """Take the pairs of the line that is open."""
@@ -121,6 +154,8 @@ class _Reader:
         if "np." in text:
             text = text.replace(":np.float64(", ":")
             text = _NUMPY.sub("", text) if "np." in text else text
+        if not self._joined and text.startswith(" - ") and self._like_before(text):
+            return
         pieces = _SEPARATOR.split(text) if self._joined else text.split(" - ")
         self._joined = False
         before = ""
@@ -132,6 +167,22 @@ class _Reader:
                 before = ""
             else:  # the first piece is empty; another without a value is part of a name
                 before = f"{before}{piece} - " if piece.strip() else ""
+
+    def _like_before(self, text: str) -> bool:
+        """Take the pairs of a line that has the names of the one before; whether it has."""
+        pieces = text[3:].split(" - ")
+        values = None if self._template is None or self._values else self._template[1].texts(pieces)
+        if self._template is None or values is None:
+            names = tuple(piece.rpartition(":")[0] for piece in pieces)
+            self._template = (names, Template(names, ":")) if all(names) and len(set(names)) == len(names) else None
+            return False
+        together = "".join(values)
+        if ":" in together or "None" in together:
+            return False
+        if ")" in together:
+            values = [value.removesuffix(")") for value in values]
+        self._values = dict(zip(self._template[0], values, strict=True))
+        return True
 
     def _end(self) -> Iterator[Row]:
         self._close()
