@@ -183,13 +183,7 @@ def canonical(name: str) -> Column:
 class RunConfig:
     """What the metrics depend on, in canonical terms. None means unknown: nothing is guessed.
 
-    ``clip_low`` and ``clip_high`` are the distances from 1 of the ratio's clip range. ``dual_clip`` is the constant c of
-    dual clip. ``kl_estimator`` is k1, k2, k3 or abs; ``loss_agg`` token-mean, seq-mean-token-mean, seq-mean-token-sum or
-    seq-mean-token-sum-norm; ``adv_estimator`` grpo, dr_grpo, rloo, gae, reinforce, reinforce_plus_plus or remax; ``adv_norm``,
-    what the advantage is scaled by, group, batch or none; ``is_correction`` the rollout correction, or none.
-    ``value_clip`` is the distance from the old value that the value loss
-    allows. ``log_ratio_clamp``, ``kl_input_clamp`` and ``kl_output_clamp`` are symmetric bounds in nat. ``native`` holds the
-    trainer's own configuration, untranslated.
+    ``SETTINGS`` says of each what it means and which values it may have.
     """
 
     clip_low: float | None = None
@@ -224,15 +218,74 @@ class RunConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """What may stand in a member of the run's description.
+
+    Attributes:
+        meaning: one sentence.
+        unit: "nat", "tokens", ... or "".
+        words: the known words of a text.
+        closed: whether no other word has a meaning; else another is fine.
+        least: smallest number that makes sense; None for no bound.
+        most: largest number that makes sense; None for no bound.
+    """
+
+    meaning: str
+    unit: str = ""
+    words: tuple[str, ...] = ()
+    closed: bool = False
+    least: float | None = None
+    most: float | None = None
+
+
+SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType({
+    "clip_low": Setting("Distance from 1 of the ratio's lower clip bound: 0.2 clips at 0.8.", least=0),
+    "clip_high": Setting("Distance from 1 of the ratio's upper clip bound: 0.28 clips at 1.28.", least=0),
+    "dual_clip": Setting("Constant c of dual clip, which bounds the loss where the advantage is negative.", least=1),
+    "log_ratio_clamp": Setting("Symmetric bound of the log-ratio before it is exponentiated.", "nat", least=0),
+    "kl_coef": Setting("Coefficient of the KL term; 0 where there is none.", least=0),
+    "kl_estimator": Setting("Estimator of the KL term.", words=("k1", "k2", "k3", "abs"), closed=True),
+    "kl_in_reward": Setting("Whether the KL term is part of the reward (true) or of the loss (false)."),
+    "kl_input_clamp": Setting("Symmetric bound of the log-ratio that the KL term is computed from.", "nat", least=0),
+    "kl_output_clamp": Setting("Symmetric bound of the KL term itself.", "nat", least=0),
+    "entropy_coef": Setting("Coefficient of the entropy bonus; positive rewards entropy."),
+    "loss_agg": Setting(
+        "How the loss of the tokens becomes one number.",
+        words=("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"), closed=True,
+    ),
+    "adv_estimator": Setting(
+        "How advantages are computed.",
+        words=(
+            "grpo", "dr_grpo", "rloo", "gae", "reinforce", "reinforce_plus_plus", "remax", "reinforce_plus_plus_baseline",
+            "flash_reinforce", "grpo_passk", "gdpo", "opo", "gpg",
+        ),
+    ),
+    "adv_eps": Setting("What is added to the standard deviation that advantages are divided by.", least=0),
+    "adv_ddof": Setting("Degrees of freedom that this standard deviation subtracts: 0 or 1.", least=0, most=1),
+    "adv_norm": Setting("Whose standard deviation advantages are divided by.", words=("group", "batch", "none"), closed=True),
+    "gamma": Setting("Discount of later rewards.", least=0, most=1),
+    "lam": Setting("Lambda of generalised advantage estimation.", least=0, most=1),
+    "value_clip": Setting("Distance from the old value that the value loss allows.", "reward", least=0),
+    "temperature": Setting("Temperature of sampling; 0 is greedy.", least=0),
+    "top_p": Setting("Share of the probability that sampling keeps; 1 keeps all.", least=0, most=1),
+    "top_k": Setting("Number of tokens that sampling keeps; 0 or -1 keeps all.", "tokens", least=-1),
+    "max_response_length": Setting("Longest response that sampling allows.", "tokens", least=1),
+    "group_size": Setting("Number of responses sampled per prompt.", "sequences", least=1),
+    "epochs": Setting("Passes over each generation batch.", least=1),
+    "minibatches": Setting("Optimizer steps per pass.", "steps", least=1),
+    "max_grad_norm": Setting("Norm to which gradients are clipped.", least=0),
+    "is_correction": Setting("Importance correction of the rollout's policy, as the trainer calls it, or none.", words=("none",)),
+    "reward_weights": Setting("Weight of each reward component, by its name without `reward/`."),
+    "native": Setting("The trainer's own configuration, untranslated."),
+})  # fmt: skip
+"""Member of ``RunConfig`` -> what it means, and the values that make sense. What else is given is kept, and told."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """The content of ``run.json``.
 
-    ``status`` is running, complete or detached. ``writing_ranks`` are the ranks whose parts a step needs to be complete.
-    ``sampling`` is the share of groups whose tokens are kept (1 where absent). ``sessions`` holds one mapping per session:
-    ``session``, ``started`` (Unix time), ``world_size``, and ``config`` where the session after it had another.
-    ``unknown_config`` names the members of ``config`` that are no field of ``RunConfig`` (their values are in
-    ``config.native``), ``unknown_columns`` what was logged under a name that is no column, and dropped. ``extra`` holds members
-    of ``run.json`` that are none of these.
+    ``MEMBERS`` says of each what it means.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -258,3 +311,39 @@ class RunInfo:
     def partial(self) -> bool:
         """Whether some ranks are known not to write, so that no batch is there as a whole."""
         return self.writing_ranks is not None and len(self.writing_ranks) < (self.world_size or 1)
+
+
+MEMBERS: Final[Mapping[str, Setting]] = MappingProxyType({
+    "schema_version": Setting("Version of the stored form; a newer one than the reader's is refused."),
+    "run_id": Setting("Identity of the run, made by the recorder."),
+    "trainer": Setting(
+        "Trainer that made the run.",
+        words=("trl", "verl", "openrlhf", "nemo-rl", "slime", "areal", "skyrl", "torchtune", "custom"),
+    ),
+    "trainer_version": Setting("Its version."),
+    "algorithm": Setting(
+        "What it trained by.",
+        words=(
+            "grpo", "dr_grpo", "dapo", "gspo", "gmpo", "cispo", "sapo", "rloo", "ppo", "reinforce", "reinforce_plus_plus",
+            "remax", "flash_reinforce", "bnpo", "vespo", "luspo", "gdpo", "dpo", "online_dpo", "ipo", "kto", "orpo", "cpo",
+            "simpo", "reward_model", "opd", "sft",
+        ),
+    ),
+    "status": Setting("How the recording stands; the recorder sets it.", words=("running", "complete", "detached")),
+    "sessions": Setting(
+        "One object per session of recording: `session`, `started` (Unix time), `world_size`, and `config` where the session "
+        "after it had another."
+    ),
+    "world_size": Setting("Number of data-parallel ranks.", "ranks", least=1),
+    "writing_ranks": Setting("Ranks whose parts a step needs to be complete."),
+    "logprob_dtype": Setting("Floating type that the trainer computed log-probabilities in."),
+    "sampling": Setting("Share of the groups whose tokens are kept; all where absent.", least=0, most=1),
+    "pad_token_id": Setting("Id of the padding token."),
+    "eos_token_ids": Setting("Ids of the tokens that end a response."),
+    "vocab_size": Setting("Number of token ids.", "tokens", least=1),
+    "unknown_config": Setting("Members of `config` that are none of those below; their values are in `config.native`."),
+    "unknown_columns": Setting("What was logged under a name that is no column, and dropped."),
+    "config": Setting("What the metrics depend on: the object below."),
+    "extra": Setting("Members of `run.json` that are none of these."),
+})  # fmt: skip
+"""Member of ``RunInfo`` -> what it means, and the values that make sense."""

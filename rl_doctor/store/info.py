@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
 from rl_doctor.errors import InputError, suggestion
-from rl_doctor.schema import SCHEMA_VERSION, RunConfig, RunInfo
+from rl_doctor.schema import MEMBERS, SCHEMA_VERSION, SETTINGS, RunConfig, RunInfo, Setting
 from rl_doctor.store.members import IMPORTED_MEMBER
 
 _CONFIG_FIELDS: Final = tuple(field.name for field in fields(RunConfig))
@@ -21,18 +21,6 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
 }
 _ITEMS: Final[Mapping[type, str]] = {dict: "an object", int: "a whole number", str: "a text"}
 _WORDS: Final = {"float": "a number", "int": "a whole number", "str": "a text", "bool": "true or false"}
-_VOCABULARY: Final[Mapping[str, tuple[str, ...]]] = {
-    "trainer": ("trl", "verl", "openrlhf", "nemo-rl", "slime", "areal", "skyrl", "torchtune", "custom"),
-    "algorithm": (
-        "grpo", "dr_grpo", "dapo", "gspo", "gmpo", "cispo", "sapo", "rloo", "ppo", "reinforce", "reinforce_plus_plus", "remax",
-        "dpo", "ipo", "kto", "simpo", "opd", "sft",
-    ),
-    "config.kl_estimator": ("k1", "k2", "k3", "abs"),
-    "config.loss_agg": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"),
-    "config.adv_estimator": ("grpo", "dr_grpo", "rloo", "gae", "reinforce", "reinforce_plus_plus", "remax"),
-    "config.adv_norm": ("group", "batch", "none"),
-}  # fmt: skip
-"""Words that are common in a text of the description; others are fine unless they look like a slip of one of these."""
 _NEAR: Final = 0.8
 _NEAR_WORD: Final = 0.75
 _SHOWN: Final = 5
@@ -83,6 +71,74 @@ def info_from_json(document: Any, where: str) -> RunInfo:
     return RunInfo(**values, config=config, extra=extra or None)
 
 
+def described(info: RunInfo | Mapping[str, Any] | None) -> tuple[RunInfo, tuple[str, ...]]:
+    """Read a description that a program hands over, and leave nothing in it that JSON cannot hold.
+
+    Args:
+        info: a description, or a mapping like ``run.json``, whose values may be of any type.
+
+    Returns:
+        The description, and one sentence for each value that was left out or is kept as a text.
+
+    Raises:
+        InputError: its schema version is newer, or none.
+    """
+    document = info_to_json(info) if isinstance(info, RunInfo) else dict(info or {})
+    told: list[str] = []
+    config = document.pop("config", None)
+    found = {str(name): _storable(str(name), value, told) for name, value in document.items()}
+    if isinstance(config, Mapping):
+        found["config"] = {str(name): _storable(f"config.{name}", value, told) for name, value in config.items()}
+    elif config is not None:
+        told.append(f"config in the run's description must be a mapping, not {type(config).__name__}; it is left out")
+    if _is_single_or_array(found.get("eos_token_ids")):
+        found["eos_token_ids"] = [found["eos_token_ids"]]
+    for name in [name for name in found if name in _INFO_FIELDS and name != "schema_version" and found[name] is not None]:
+        _keep_if_right(found, name, lambda value, name=name: _info_value(name, value, "info"), told)
+    given = found.get("config", {})
+    kinds = {field.name: str(field.type) for field in fields(RunConfig)}
+    for name in [name for name in given if name in kinds and given[name] is not None]:
+        _keep_if_right(given, name, lambda value, name=name: _checked(f"config.{name}", value, kinds[name], "info"), told)
+    return info_from_json(found, "info"), tuple(told)
+
+
+def _keep_if_right(values: dict[str, Any], name: str, check: Callable[[Any], object], told: list[str]) -> None:
+    try:
+        check(values[name])
+    except InputError as error:
+        del values[name]
+        told.append(f"{str(error).removeprefix('info: ')}; it is left out of the run's description")
+
+
+def _is_single_or_array(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _storable(name: str, value: Any, told: list[str]) -> Any:
+    """A value as JSON can hold it: a number of numpy or PyTorch as that number, an array as a list, anything else as its text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        plain = type(value) if type(value) in (bool, int, float, str) else next(k for k in (int, float, str) if isinstance(value, k))
+        return value if type(value) is plain else plain(value)
+    if isinstance(value, Mapping):
+        return {str(key): _storable(f"{name}.{key}", item, told) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable(name, item, told) for item in value]
+    try:
+        listed = value.tolist()
+        if listed is None or isinstance(listed, bool | int | float | str | list):
+            return _storable(name, listed, told)
+    except Exception:  # noqa: BLE001, S110 - whatever has no plain form has a text
+        pass
+    try:
+        text = str(value)
+    except Exception:  # noqa: BLE001 - a text is the caller's code
+        text = type(value).__name__
+    line = f"{name} in the run's description is a {type(value).__name__}, which JSON cannot hold: it is taken as {text[:80]!r}"
+    if line not in told:
+        told.append(" ".join(line.split()))
+    return text.encode(errors="backslashreplace").decode()
+
+
 def config_from_json(document: Any, where: str) -> RunConfig:
     """Read the ``config`` member; see ``info_from_json``."""
     if not isinstance(document, Mapping):
@@ -100,7 +156,7 @@ def config_from_json(document: Any, where: str) -> RunConfig:
 
 
 def doubts(info: RunInfo) -> tuple[str, ...]:
-    """What the description says in vain: members that nothing reads, and words that are nearly known ones. One sentence each."""
+    """What the description says in vain: members that nothing reads, and values that make no sense. One sentence each."""
     members = [*_INFO_FIELDS, "config", *(f"config.{name}" for name in _CONFIG_FIELDS)]
     told, foreign = [], []
     for name in (
@@ -117,11 +173,27 @@ def doubts(info: RunInfo) -> tuple[str, ...]:
     if foreign:
         more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
         told.append(f"kept from the run's description, but without effect: {', '.join(foreign[:_SHOWN])}{more}")
-    for name, known in _VOCABULARY.items():
-        word = getattr(info.config, name.removeprefix("config.")) if name.startswith("config.") else getattr(info, name)
-        if isinstance(word, str) and word.lower() not in known and (hint := suggestion(word, known, close=_NEAR_WORD)):
-            told.append(f"{name} is {word!r}, which is not known{hint}")
-    return tuple(told)
+    values = [(name, getattr(info, name), known) for name, known in MEMBERS.items()]
+    values += [(f"config.{name}", getattr(info.config, name), known) for name, known in SETTINGS.items()]
+    return (*told, *(doubt for name, value, known in values if (doubt := _doubt(name, value, known))))
+
+
+def _doubt(name: str, value: Any, known: Setting) -> str | None:
+    """What is wrong with a value, and the right one that is nearest to it."""
+    if isinstance(value, str) and known.words:
+        if value in known.words or (not known.closed and value.lower() in known.words):
+            return None
+        hint = suggestion(value, known.words, close=_NEAR_WORD)
+        if known.closed and not hint:
+            hint = f"; it may be {', '.join(known.words[:-1])} or {known.words[-1]}"
+        return f"{name} is {value!r}, which is not known{hint}" if hint else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    if known.least is not None and not value >= known.least:
+        return f"{name} is {value:g}, which makes no sense; it must be at least {known.least:g}"
+    if known.most is not None and value > known.most:
+        return f"{name} is {value:g}, which makes no sense; it must be at most {known.most:g}"
+    return None
 
 
 def parse_info(text: str | bytes, where: str) -> RunInfo:
