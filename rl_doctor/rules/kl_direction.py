@@ -20,6 +20,10 @@ _HONEST: Final = ("k1", "k2", "k3", "abs")
 _TURNED: Final = {
     "k3_reversed": "k3 of current minus reference: the direction is turned, and its mean is not the KL of the sampling policy",
     "k1_negated": "reference minus current: the sign is turned, and a penalty on it rewards drift",
+} | {
+    f"{form}_negated": f"the negative of {form}, which is below 0 where {form} cannot be: the sign is turned, and a penalty on "
+    "it rewards drift"
+    for form in ("k2", "k3", "abs")
 }
 _SIGNED: Final = ("ref.kl_k1", "ref.kl")
 _STEPS: Final = 48
@@ -33,7 +37,7 @@ _NEGATED: Final = frozenset({"minimind"})
     severity="error",
     optional=(*(_GAP + form for form in (*_HONEST, *_TURNED)), *_SIGNED),
     limits={"same": 0.02, "other": 0.2, "tokens": 50, "z": 6.0, "size": 1e-3, "least": 1e-5, "share": 0.5, "steps": 0.9},
-    cause="Current and reference logprobs are swapped in the KL term.",
+    cause="Current and reference logprobs are swapped in the KL term, or its sign is turned.",
     advice=(
         "Write the term with x = ref_logprob - logprob: k1 is -x, k2 is x*x/2, k3 is exp(x) - 1 - x.",
         "Check the sign with which it enters the loss (plus, to be minimised) or the reward (minus).",
@@ -53,9 +57,9 @@ def kl_reversed(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     exponentially.
 
     Where the trainer's own term was recorded per token, it is compared with every estimator of ref_logprob - logprob. It
-    fires if the term agrees within `same` of its mean size with a swapped form, over at least `tokens` tokens, and with none
-    of the honest ones within `other` of that (k1 and its negative are told apart by sign; on very small differences all forms
-    of k3 agree, and nothing is said). Where only a signed KL was logged, its mean over the run must be below 0 by `z`
+    fires if the term agrees within `same` of its mean size with a swapped or negated form, over at least `tokens` tokens, and
+    with none of the honest ones within `other` of that (k1 and its negative are told apart by sign; on very small differences
+    both directions of k3 agree, and nothing is said unless the sign is turned). Where only a signed KL was logged, its mean over the run must be below 0 by `z`
     standard errors, by `size` nat (`least` if every single value is below 0) and by `share` of its typical size, and it must
     be negative at `steps` of the steps: a warning, since sampling at another temperature, with top-k or with a minimum length
     does that as well. k2, k3 and abs cannot be negative at all, which impossible-values reports.

@@ -111,6 +111,14 @@ def kl_reversed(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG
     return with_values(run, kl=np.expm1(ahead) - ahead)
 
 
+@injected("kl-reversed", needs=_REF)
+def kl_negated(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """The recorded KL term is the negative of k2, k3 or abs, none of which can be below 0."""
+    x = run.arrays["ref_logprob"].astype(np.float64) - run.arrays["logprob"]
+    forms = (np.expm1(x) - x, x * x / 2.0, np.abs(x))
+    return with_values(run, kl=-forms[int(random.integers(len(forms)))])
+
+
 _COLLAPSE = (*_KL, "zero-variance-groups", "duplicate-samples", "reward-drift", "grad-vanished", "reward-variance-shift",
              "reward-flatline", "near-zero-variance-groups", "length-explosion", "length-truncation", "kl-penalty-dominates",
              "grad-norm-spike", "reward-hacking-suspected")  # fmt: skip

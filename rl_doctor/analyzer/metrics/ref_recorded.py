@@ -14,7 +14,7 @@ from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums
 from rl_doctor.store.batch import Batch
 
-REVERSED: Final = ("k3_reversed", "k1_negated")
+REVERSED: Final = ("k3_reversed", "k1_negated", "k2_negated", "k3_negated", "abs_negated")
 FORMS: Final = ("k1", "k2", "k3", "abs", *REVERSED)
 
 
@@ -31,8 +31,8 @@ def _gaps(batch: Batch) -> Sums:
     recorded, x = selected(batch, "kl"), selected(batch, "ref_logprob") - selected(batch, "logprob")
     forms: dict[str, Floats] = {
         "k1": -x, "k2": estimators.k2(x), "k3": _clamped_k3(batch, x), "abs": np.abs(x), "k3_reversed": _clamped_k3(batch, -x),
-        "k1_negated": x,
     }  # fmt: skip
+    forms |= {f"{name}_negated": -forms[name] for name in ("k1", "k2", "k3", "abs")}
     fine = np.isfinite(recorded) & np.isfinite(x)
     count = int(np.count_nonzero(fine))
     values = [np.abs(recorded[fine]), *(np.abs(recorded[fine] - forms[name][fine]) for name in FORMS)]
