@@ -242,12 +242,14 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType({
     "clip_low": Setting("Distance from 1 of the ratio's lower clip bound: 0.2 clips at 0.8.", least=0),
     "clip_high": Setting("Distance from 1 of the ratio's upper clip bound: 0.28 clips at 1.28.", least=0),
     "dual_clip": Setting("Constant c of dual clip, which bounds the loss where the advantage is negative.", least=1),
-    "log_ratio_clamp": Setting("Symmetric bound of the log-ratio before it is exponentiated.", "nat", least=0),
+    "log_ratio_clamp": Setting(
+        "Symmetric bound of the log-ratio before it is exponentiated; all of `policy.` is computed with it.", "nat", least=0
+    ),
     "kl_coef": Setting("Coefficient of the KL term; 0 where there is none.", least=0),
     "kl_estimator": Setting("Estimator of the KL term.", words=("k1", "k2", "k3", "abs"), closed=True),
     "kl_in_reward": Setting("Whether the KL term is part of the reward (true) or of the loss (false)."),
-    "kl_input_clamp": Setting("Symmetric bound of the log-ratio that the KL term is computed from.", "nat", least=0),
-    "kl_output_clamp": Setting("Symmetric bound of the KL term itself.", "nat", least=0),
+    "kl_input_clamp": Setting("Symmetric bound of the log-ratio in the KL term; `ref.kl_k3` uses it.", "nat", least=0),
+    "kl_output_clamp": Setting("Symmetric bound of the KL term itself; `ref.kl_k3` uses it.", "nat", least=0),
     "entropy_coef": Setting("Coefficient of the entropy bonus; positive rewards entropy."),
     "loss_agg": Setting(
         "How the loss of the tokens becomes one number.",
@@ -260,8 +262,13 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType({
             "flash_reinforce", "grpo_passk", "gdpo", "opo", "gpg",
         ),
     ),
-    "adv_eps": Setting("What is added to the standard deviation that advantages are divided by.", least=0),
-    "adv_ddof": Setting("Degrees of freedom that this standard deviation subtracts: 0 or 1.", least=0, most=1),
+    "adv_eps": Setting(
+        "What is added to the standard deviation that advantages are divided by; `advantage.fit_configured_mean` needs it there.",
+        least=0,
+    ),
+    "adv_ddof": Setting(
+        "Degrees of freedom that this standard deviation subtracts (numpy 0, torch 1); needed as adv_eps is.", least=0, most=1
+    ),
     "adv_norm": Setting("Whose standard deviation advantages are divided by.", words=("group", "batch", "none"), closed=True),
     "gamma": Setting("Discount of later rewards.", least=0, most=1),
     "lam": Setting("Lambda of generalised advantage estimation.", least=0, most=1),

@@ -39,6 +39,8 @@ def test_everything_has_its_place() -> None:
         assert f"| `{name}` |" in pages["metrics.md"]
     for column in (*schema.COLUMNS, *(item.name for item in schema.METRIC_COLUMNS)):
         assert f"| `{column}` |" in pages["schema.md"]
+    for member in (*schema.MEMBERS, *schema.SETTINGS):
+        assert f"| `{member}` |" in pages["config.md"]
     for verb in VERBS:
         assert f"## rl-doctor {verb.NAME}\n" in pages["cli.md"]
 
@@ -65,3 +67,15 @@ def test_a_rule_page_says_what_to_do_before_what_it_computes() -> None:
         for name in {*rule.needs, *rule.optional}:
             assert sum(f"`{name}{'*' * name.endswith('.')}`" in line for line in computed) == 1, (rule.code, name)
         assert not any(line.startswith("  -") for line in computed), rule.code
+
+
+def test_the_page_of_the_configuration_says_who_reads_it() -> None:
+    page = gen_docs.pages()["config.md"]
+    settings, _, readers = page.partition("## What reads it")
+    rows = {line.split("`")[1]: line for line in readers.splitlines() if line.startswith("| `")}
+    assert "(rules/kl-flatline.md)" in rows["kl_coef"]  # looked at by the check itself
+    assert "(rules/stale-old-logprob.md)" in rows["is_correction"]  # by a function that the check calls
+    assert "`value.clip_frac`" in rows["value_clip"]
+    assert "(rules/" not in rows["loss_agg"]
+    assert "| `kl_estimator` | text | `k1`, `k2`, `k3`, `abs` |" in settings
+    assert "| `group_size` | whole number | at least 1 | sequences |" in settings
