@@ -97,7 +97,8 @@ def _parquet() -> bytes:
     return sink.getvalue()
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """An integer as protobuf writes it."""
     made = bytearray()
     while value > 0x7F:
         made.append(value & 0x7F | 0x80)
@@ -105,8 +106,9 @@ def _varint(value: int) -> bytes:
     return bytes([*made, value])
 
 
-def _field(number: int, body: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(body)) + body
+def field(number: int, body: bytes) -> bytes:
+    """A field of protobuf that holds bytes."""
+    return varint(number << 3 | 2) + varint(len(body)) + body
 
 
 def _wandb() -> bytes:
@@ -115,9 +117,9 @@ def _wandb() -> bytes:
         named = {f"train/{name}": value for name, value in _values(row).items()}
         named |= {"train/global_step": row["step"], "_step": row["step"] - 1}
         items = b"".join(
-            _field(1, _field(2, name.encode()) + _field(16, json.dumps(value).encode())) for name, value in named.items()
+            field(1, field(2, name.encode()) + field(16, json.dumps(value).encode())) for name, value in named.items()
         )
-        record = _field(2, items)
+        record = field(2, items)
         data += struct.pack("<IHB", zlib.crc32(b"\x01" + record), len(record), 1) + record
     return data
 
@@ -134,11 +136,11 @@ def _masked_crc(data: bytes) -> int:
 
 
 def _tensorboard() -> bytes:
-    events = [struct.pack("<Bd", 0x09, 1.7e9) + _field(3, b"brain.Event:2")]
+    events = [struct.pack("<Bd", 0x09, 1.7e9) + field(3, b"brain.Event:2")]
     for row in rows(TRL):
         for name in ("loss", "reward", "kl"):
-            value = _field(1, f"train/{name}".encode()) + struct.pack("<Bf", 2 << 3 | 5, row[name])
-            event = struct.pack("<Bd", 0x09, 1.7e9) + b"\x10" + _varint(int(row["step"])) + _field(5, _field(1, value))
+            value = field(1, f"train/{name}".encode()) + struct.pack("<Bf", 2 << 3 | 5, row[name])
+            event = struct.pack("<Bd", 0x09, 1.7e9) + b"\x10" + varint(int(row["step"])) + field(5, field(1, value))
             events.append(event)
     parts = []
     for event in events:
