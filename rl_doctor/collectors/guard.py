@@ -49,6 +49,13 @@ class Guard:
             logger.warning("rl-doctor, recording %s: %s", self.path, what)
         return new
 
+    def refuse(self, reason: str) -> None:
+        """Record nothing at all, for that reason: nothing has begun, so nothing has to be ended."""
+        if self._first.acquire(blocking=False):
+            self.reason = _printable(reason)
+            self.failed.set()
+            logger.warning("rl-doctor records nothing (training goes on): %s", self.reason)
+
     def fail(self, reason: str) -> None:
         """End the recording for that reason; only the first call does anything."""
         # Taken once and never given back, so that no process that was forked meanwhile can wait for it in vain.

@@ -19,18 +19,19 @@ from rl_doctor.collectors.device import DeviceCopier, NoRoomError
 from rl_doctor.collectors.guard import Guard, one_line
 from rl_doctor.collectors.memory import Memory
 from rl_doctor.collectors.naming import named
+from rl_doctor.collectors.options import QUEUE_BYTES, check, folder_of, room
 from rl_doctor.collectors.sampling import GroupSampler
 from rl_doctor.collectors.snapshot import dtype_of, is_number, local
 from rl_doctor.collectors.thinning import QUOTA, Thinner
 from rl_doctor.collectors.torch_state import compiling, why_not_now
 from rl_doctor.collectors.worker import Worker
+from rl_doctor.errors import UsageError
 from rl_doctor.schema import REWARD_COMPONENT_PREFIX, RunInfo
 from rl_doctor.store import encode
 from rl_doctor.store.aliases import ATTENTION_MASK
-from rl_doctor.store.info import doubts, info_from_json
+from rl_doctor.store.info import described, doubts
 from rl_doctor.store.writer import RunWriter
 
-QUEUE_BYTES: Final = 1 << 30
 _POLL_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 60.0
 _NOWHERE: Final = -1
@@ -69,11 +70,13 @@ class Recorder:
     """Records a training run into a run folder, from a thread of its own.
 
     Nothing here raises into the training and nothing makes it wait, except ``flush``, ``close`` and ``blocking=True``: the first
-    failure is logged in one line, marks the run as detached and ends the recording. Call it from one thread.
+    failure is logged in one line, marks the run as detached and ends the recording. A wrong value of an option is logged, too;
+    only an argument that ``Recorder(...)`` does not have raises, Python's own TypeError. Call it from one thread.
 
     Args:
-        path: the run folder; created if need be, continued as a new session if it exists.
-        info: the run's description: a ``RunInfo``, or a mapping like ``run.json``.
+        path: the run folder on this machine, ``~`` for the home folder; created if need be, continued as a new session if it
+            exists. None, as an unset environment variable gives, records nothing, which is said once.
+        info: the run's description: a ``RunInfo``, or a mapping like ``run.json``. What JSON cannot hold is kept as its text.
         rank: this process's data-parallel rank. Every rank records into the same folder.
         session: the session that rank 0 got (its ``session``); leave it out on rank 0 and without ranks.
         on_part: called in the writer thread after each part, with the steps that the part completes.
@@ -88,7 +91,7 @@ class Recorder:
 
     def __init__(  # noqa: PLR0913 - every option of a recording has a name here
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None,
         info: RunInfo | Mapping[str, Any] | None = None,
         *,
         rank: int = 0,
@@ -100,7 +103,8 @@ class Recorder:
         sampling: float | None = None,
         quota: float | None = QUOTA,
     ) -> None:
-        self.guard = Guard(os.fspath(path))
+        folder, refused = _folder(path)
+        self.guard = Guard(folder)
         self.guard.on_failure = self._detach
         self.on_close: Callable[[], None] | None = None
         self.dropped_steps = 0
@@ -109,7 +113,8 @@ class Recorder:
         self._blocking = blocking
         self._pid = os.getpid()
         self._closed = False
-        self._backlog = Backlog(queue_bytes)
+        self._queue_bytes, doubt = room(queue_bytes)
+        self._backlog = Backlog(self._queue_bytes)
         self._worker: Worker | None = None
         self._thread: threading.Thread | None = None
         self._step: int | None = None
@@ -120,8 +125,19 @@ class Recorder:
         self._dtype_known = False
         self._device = DeviceCopier()
         self._memory = Memory()
+        if refused is not None:
+            self.guard.refuse(refused)
+            return
+        if doubt is not None:
+            self.guard.tell(doubt)
+        options = {"info": info, "rank": rank, "session": session, "on_part": on_part}
         with self.guard("open the run"):
-            self._open(path, info, rank, session, on_part, (sampling, quota))
+            try:
+                check({**options, "record_token_ids": record_token_ids, "blocking": blocking})
+            except UsageError as error:
+                self.guard.refuse(str(error))
+            else:
+                self._open(folder, info, rank, session, on_part, (sampling, quota))
 
     @property
     def recording(self) -> bool:
@@ -253,6 +269,8 @@ class Recorder:
                 self.guard.fail(f"the writer was not done {_CLOSE_SECONDS:.0f} s after the end")
                 # One that is only slow stops now: a thread that is at work when the interpreter goes can abort the process.
                 self._thread.join(_GRACE_SECONDS)
+        if self.dropped_steps:
+            self.guard.tell(f"{self.dropped_steps} step(s) were dropped in all; the others are recorded whole")
 
     @_guarded("detach from the trainer", None)
     def detach(self) -> None:
@@ -271,23 +289,22 @@ class Recorder:
 
     def _open(
         self,
-        path: str | os.PathLike[str],
+        path: str,
         info: RunInfo | Mapping[str, Any] | None,
         rank: int,
         session: int | None,
         on_part: Callable[[tuple[int, ...]], object] | None,
         saving: tuple[float | None, float | None],
     ) -> None:
-        if info is None or isinstance(info, Mapping):
-            info = info_from_json(dict(info or {}), "info")
         if session == _NOWHERE:
             self._pid = _NOWHERE
             return
+        info, spoilt = described(info)
         if rank != 0 and session is None:
             self.guard.fail("rank 0 has no session in it")
             return
         if rank == 0:
-            for doubt in doubts(info):
+            for doubt in (*spoilt, *doubts(info)):
                 self.guard.tell(doubt)
         encode.import_all()
         self._dtype_known = info.logprob_dtype is not None
@@ -359,6 +376,11 @@ class Recorder:
         if self._blocking:
             self._backlog.wait_until_fits(nbytes, self._alive)
         elif not self._backlog.fits(nbytes):
+            if not self.dropped_steps:
+                self.guard.tell(
+                    f"step {step} is dropped, as later ones may be: the writer is slower than the training, and its queue of "
+                    f"{self._queue_bytes} bytes is full; give more queue_bytes, or blocking=True to wait for it"
+                )
             self._drop(step)
             return
         try:
@@ -412,6 +434,14 @@ class Recorder:
     def _at_exit(self) -> None:
         # An uncaught exception has been printed by now, which is how a crash is told from an end.
         self.close(None if getattr(sys, "last_type", None) is not None else "complete")
+
+
+def _folder(path: Any) -> tuple[str, str | None]:
+    """The run folder as a text, and why nothing can be recorded into it."""
+    try:
+        return folder_of(path), None
+    except Exception as error:  # noqa: BLE001 - what a path's own methods raise must not reach the training
+        return str(type(path).__name__) if not isinstance(path, str) else path, str(error)
 
 
 def _apart(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final
 
 from rl_doctor.errors import InputError, suggestion
@@ -24,6 +25,7 @@ _WORDS: Final = {"float": "a number", "int": "a whole number", "str": "a text", 
 _NEAR: Final = 0.8
 _NEAR_WORD: Final = 0.75
 _SHOWN: Final = 5
+_PLAIN: Final[tuple[type[Any], ...]] = (bool, int, float, str)
 
 
 def info_to_json(info: RunInfo) -> dict[str, Any]:
@@ -91,34 +93,38 @@ def described(info: RunInfo | Mapping[str, Any] | None) -> tuple[RunInfo, tuple[
         found["config"] = {str(name): _storable(f"config.{name}", value, told) for name, value in config.items()}
     elif config is not None:
         told.append(f"config in the run's description must be a mapping, not {type(config).__name__}; it is left out")
-    if _is_single_or_array(found.get("eos_token_ids")):
+    if _is_number(found.get("eos_token_ids")):
         found["eos_token_ids"] = [found["eos_token_ids"]]
-    for name in [name for name in found if name in _INFO_FIELDS and name != "schema_version" and found[name] is not None]:
-        _keep_if_right(found, name, lambda value, name=name: _info_value(name, value, "info"), told)
+    for name in [name for name in _INFO_FIELDS if name != "schema_version" and found.get(name) is not None]:
+        _keep_if_right(found, name, partial(_info_value, name, found[name], "info"), told)
     given = found.get("config", {})
-    kinds = {field.name: str(field.type) for field in fields(RunConfig)}
-    for name in [name for name in given if name in kinds and given[name] is not None]:
-        _keep_if_right(given, name, lambda value, name=name: _checked(f"config.{name}", value, kinds[name], "info"), told)
+    for field in fields(RunConfig):
+        if given.get(field.name) is not None:
+            check = partial(_checked, f"config.{field.name}", given[field.name], str(field.type), "info")
+            _keep_if_right(given, field.name, check, told)
     return info_from_json(found, "info"), tuple(told)
 
 
-def _keep_if_right(values: dict[str, Any], name: str, check: Callable[[Any], object], told: list[str]) -> None:
+def _keep_if_right(values: dict[str, Any], name: str, check: Callable[[], object], told: list[str]) -> None:
+    """Leave a value out that its check refuses."""
     try:
-        check(values[name])
+        check()
     except InputError as error:
         del values[name]
         told.append(f"{str(error).removeprefix('info: ')}; it is left out of the run's description")
 
 
-def _is_single_or_array(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _storable(name: str, value: Any, told: list[str]) -> Any:
     """A value as JSON can hold it: a number of numpy or PyTorch as that number, an array as a list, anything else as its text."""
-    if value is None or isinstance(value, bool | int | float | str):
-        plain = type(value) if type(value) in (bool, int, float, str) else next(k for k in (int, float, str) if isinstance(value, k))
-        return value if type(value) is plain else plain(value)
+    if value is None or type(value) in _PLAIN:
+        return value
+    for kind in _PLAIN:
+        if isinstance(value, kind):  # one of numpy's, or an enumeration
+            return str.__str__(value) if kind is str else kind(value)
     if isinstance(value, Mapping):
         return {str(key): _storable(f"{name}.{key}", item, told) for key, item in value.items()}
     if isinstance(value, list | tuple):

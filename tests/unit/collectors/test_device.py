@@ -208,8 +208,9 @@ def test_no_room_on_the_device_costs_a_step_not_the_recording(
             recorder.log_batch(step=step, **columns(device))
     assert recorder.dropped_steps == 1
     assert [got.step for got in open_run(tmp_path / "run").batches(["step"])] == [1, 3]
-    (line,) = said(caplog)
+    line, total = said(caplog)
     assert "no memory for copies" in line
+    assert "1 step(s) were dropped" in total
 
 
 def test_what_is_logged_while_a_graph_is_captured_is_left_out(

@@ -387,10 +387,10 @@ class TestFailures:
             assert train(recorder) == 5
         one_error(caplog, "/proc/no-such-folder")
 
-    def test_info_is_wrong(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        with Recorder(tmp_path / "run", info={"config": {"clip_low": "much"}}) as recorder:
+    def test_info_is_newer(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run", info={"schema_version": 99}) as recorder:
             assert train(recorder) == 5
-        one_error(caplog, "clip_low")
+        one_error(caplog, "newer")
 
     def test_disk_full(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*_: Any, **__: Any) -> None:
