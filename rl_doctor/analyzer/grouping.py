@@ -14,7 +14,7 @@ from rl_doctor.store.codes import codes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """The known values of a sequence column, group after group, in increasing order within a group.
+    """The finite values of a sequence column, group after group, in increasing order within a group.
 
     Attributes:
         rows: int64 ``[n]``, the row of the batch that each value stands in.
@@ -51,7 +51,7 @@ class Groups:
 
 
 def groups(batch: Batch, name: str) -> Groups:
-    """The rows with a group and a known value in column ``name``, grouped; computed once per batch."""
+    """The rows with a group and a finite value in column ``name``, grouped; computed once per batch."""
     key = ("groups", name)
     if key not in batch.scratch:
         batch.scratch[key] = _group(batch.columns["group"], batch.columns[name].astype(np.float64))
@@ -60,7 +60,7 @@ def groups(batch: Batch, name: str) -> Groups:
 
 
 def _group(names: NDArray[np.object_], values: Floats) -> Groups:
-    rows = np.flatnonzero(known(names) & ~np.isnan(values))
+    rows = np.flatnonzero(known(names) & np.isfinite(values))
     code = codes(names[rows])
     order = np.lexsort((values[rows], code))
     rows, code = rows[order], code[order]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
@@ -28,6 +29,7 @@ from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
 _SPREADS = ("group.std_mean", "reward.spread", "reward.std")
+_BROKEN_REWARDS = ("numerics.missing_reward_frac", "numerics.infinite_reward_frac")
 _WITHOUT_STD = frozenset({"dr_grpo", "rloo", "gae", "reinforce", "remax"})
 
 
@@ -237,7 +239,7 @@ def near_zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip
 @rule(
     "RLD409", "broken-groups",
     severity="error",
-    optional=("group.size_min", "group.size_max", "group.singleton_frac", "length.aborted_frac"),
+    optional=("group.size_min", "group.size_max", "group.singleton_frac", "length.aborted_frac", *_BROKEN_REWARDS),
     limits={"singletons": 0.5, "some": 0.05, "mixed": 0.5},
     cause="The group identity is not that of the prompt: an id per trajectory, or prompts and samples that were tiled "
     "in different orders.",
@@ -257,7 +259,8 @@ def broken_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     Over all steps: a share of `singletons` groups of one sequence is an error, `some` a warning. Groups larger than
     config.group_size at `mixed` of the steps are a warning, and an error if the largest is a multiple of it; groups that are
-    all smaller, or of different sizes, are a warning, or info where aborted responses explain it.
+    all smaller, or of different sizes, are a warning, or info where aborted responses explain it. Groups are counted by their
+    finite rewards: steps at which a reward is NaN or infinite are left out, and non-finite tells.
     """
     if view.config.adv_estimator is not None and view.config.adv_estimator not in GROUPED:
         yield Skip("config", f"{view.config.adv_estimator} does not compare samples of a group")
@@ -266,6 +269,11 @@ def broken_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if low is None or high is None or single is None:
         yield lacking(view, "group.size_min")
         return
+    whole = _whole_steps(view, low)
+    if not whole.any():
+        yield Skip("data", "a reward is NaN or infinite at every step, so that groups cannot be counted")
+        return
+    low, high, single = (_at(series, low.steps[whole]) for series in (low, high, single))
     if view.config.group_size == 1:
         yield Skip("config", "group_size is 1")
         return
@@ -281,6 +289,17 @@ def broken_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         )
         return
     yield from _sizes(view, low, high, limits)
+
+
+def _whole_steps(view: View, series: Series) -> NDArray[np.bool_]:
+    """Bool per point of a series: no reward is NaN or infinite at its step."""
+    broken = [found.steps[found.values > 0] for name in _BROKEN_REWARDS if (found := view.get(name)) is not None]
+    return ~np.isin(series.steps, np.concatenate(broken)) if broken else np.ones(len(series), np.bool_)
+
+
+def _at(series: Series, steps: NDArray[np.int64]) -> Series:
+    kept = np.isin(series.steps, steps)
+    return Series(series.metric, series.unit, series.steps[kept], series.values[kept], series.counts[kept])
 
 
 def _sizes(view: View, low: Series, high: Series, limits: Limits) -> Iterator[Hit]:

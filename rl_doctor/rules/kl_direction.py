@@ -59,10 +59,11 @@ def kl_reversed(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Where the trainer's own term was recorded per token, it is compared with every estimator of ref_logprob - logprob. It
     fires if the term agrees within `same` of its mean size with a swapped or negated form, over at least `tokens` tokens, and
     with none of the honest ones within `other` of that (k1 and its negative are told apart by sign; on very small differences
-    both directions of k3 agree, and nothing is said unless the sign is turned). Where only a signed KL was logged, its mean over the run must be below 0 by `z`
-    standard errors, by `size` nat (`least` if every single value is below 0) and by `share` of its typical size, and it must
-    be negative at `steps` of the steps: a warning, since sampling at another temperature, with top-k or with a minimum length
-    does that as well. k2, k3 and abs cannot be negative at all, which impossible-values reports.
+    both directions of k3 agree, and nothing is said unless the sign is turned). Where only a signed KL was logged, its mean
+    over the run must be below 0 by `z` standard errors, by `size` nat (`least` if every single value is below 0) and by
+    `share` of its typical size, and it must be negative at `steps` of the steps: a warning, since sampling at another
+    temperature, with top-k or with a minimum length does that as well. A logged k2, k3 or abs below 0 is reported by
+    impossible-values.
     """
     gaps = {form: found for form in (*_HONEST, *_TURNED) if (found := view.get(_GAP + form)) is not None}
     if gaps:

@@ -58,10 +58,13 @@ _AUXILIARY = frozenset(
 _ROWS = 3
 _RARE = 0.1
 _NO_REWARD = "numerics.missing_reward_frac"
+_INFINITE = "numerics.infinite_reward_frac"
 _LEFT_OUT = _TRAINED + "rollout_logprob"
 """Engines return no logprob for some tokens by design or by fault; missing-rollout-logprob tells."""
 _IN_LOSS = ("logprob", "old_logprob", "advantage")
 """Columns without which there is no loss: if they hold nothing, that is told."""
+_EVERY_LOSS = frozenset({"logprob", "advantage"})
+"""Those of them that every loss reads: in a recording, NaN throughout is what the trainer handed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,9 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     within a step in the order of computation, is the one to look at; what follows is consequence.
 
     Every recorded token column is counted at the tokens trained on and at the other stored tokens; scalars count as they
-    are. A column that is NaN everywhere counts as not recorded, which is a warning for what the loss is made of. NaN at
+    are. A column that is NaN everywhere counts as not recorded, which is a warning for what the loss is made of; in a
+    recording, where what was not handed over is not written, it is an error for logprob and advantage. An infinite reward is
+    an error, a NaN beside other rewards a warning. NaN at
     trained tokens or in a scalar is an error (a warning in a column that the update need not read); outside the mask only it
     is a warning, and info if the gradient norm is known to stay finite: harmless as long as the trainer selects, and not if
     it multiplies by the mask. So is a logged number that breaks on single steps and is finite on each next one: weights that
@@ -133,23 +138,47 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     be undefined for the run. Gaps in rollout_logprob are the business of missing-rollout-logprob.
     """
     del limits
-    if empty := [name for name in (*_in_loss(view), "reward") if name in view.facts.empty_columns]:
+    blank = [name for name in _in_loss(view) if _blank(view, name)]
+    told = blank if view.info.sessions else []
+    if empty := [name for name in (*_in_loss(view), "reward") if name in view.facts.empty_columns and name not in told]:
         yield _empty(view, empty)
+    infinite = _infinite_reward(view)
+    if infinite is not None:
+        yield infinite
     yield from _without_reward(view)
     names = [name for name in view.all_series if name.startswith((_TRAINED, _STORED)) and name != _LEFT_OUT]
     scalars = [name for name in _SCALARS if name in view.all_series and len(view.all_series[name])]
-    if not names and not scalars:
+    if infinite is not None:
+        scalars = [name for name in scalars if name != "reward.mean"]
+    if not names and not scalars and infinite is None:
         yield lacking(view, "policy.entropy", *_SCALARS)
         return
     broken = [found for name in names if name.startswith(_TRAINED) and (found := _broken_column(view, name)) is not None]
     broken += [found for name in scalars if (found := _broken_scalar(view.all_series[name])) is not None]
     if broken:
         yield _first(broken)
-    if blank := [name for name in _in_loss(view) if _blank(view, name)]:
+    if blank:
         yield _never_finite(view, blank)
     masked = [found for name in names if name.startswith(_STORED) and (found := _masked_only(view, name)) is not None]
     if masked and not broken:
         yield _outside_mask(view, masked)
+
+
+def _infinite_reward(view: View) -> Hit | None:
+    """Sequences whose reward is infinite."""
+    series = view.get(_INFINITE)
+    if series is None or not np.any(series.values):
+        return None
+    bad = series.values > 0
+    number, steps = int(np.rint(series.values * series.counts).sum()), series.steps[bad]
+    highest, count = float(series.values[bad].max()), int(series.counts[bad].sum())
+    return Hit(
+        f"reward is infinite in {number} of {int(series.counts.sum())} sequences, from step {steps[0]} on "
+        f"({int(bad.sum())} of {len(series)} steps)",
+        "error",
+        (Evidence(_INFINITE, int(steps[0]), int(steps[-1]), highest, None, 0.0, "1", count),),
+        cause="The reward function divided by 0 or overflowed: the group's mean is infinite too, and its advantages are NaN.",
+    )
 
 
 def _without_reward(view: View) -> Iterator[Hit]:
@@ -196,28 +225,37 @@ def _blank(view: View, column: str) -> bool:
 def _empty(view: View, columns: list[str]) -> Hit:
     facts = view.facts
     several = len(columns) > 1
+    by_value = bool(view.info.sessions) and all(name == "reward" and "reward.mean" in view.all_series for name in columns)
     return Hit(
-        f"{', '.join(columns)} {'are' if several else 'is'} in the file but hold{'' if several else 's'} no value in any of the "
-        f"{facts.sequences} rows",
+        f"reward is NaN in every one of the {facts.sequences} rows"
+        if by_value
+        else f"{', '.join(columns)} {'are' if several else 'is'} in the file but hold{'' if several else 's'} no value in any of "
+        f"the {facts.sequences} rows",
         "warning",
         (Evidence("store.empty_columns", facts.first_step, facts.last_step, float(len(columns)), None, 0.0, "columns"),),
-        cause="Every value is NaN or was not recorded; if these are the numbers that were trained on, the loss is NaN.",
-        unchecked=("whether it is NaN or missing: pandas writes both as null",),
+        cause="Every reward that was recorded is NaN; if these are the numbers that were trained on, the loss is NaN."
+        if by_value
+        else "Every value is NaN or was not recorded; if these are the numbers that were trained on, the loss is NaN.",
+        unchecked=() if by_value else ("whether it is NaN or missing: pandas writes both as null",),
     )
 
 
 def _never_finite(view: View, columns: list[str]) -> Hit:
     norm = view.get("optim.grad_norm")
     series = view.all_series[_TRAINED + columns[0]]
+    recorded = bool(view.info.sessions)
     number = int(series.counts.sum())
     return Hit(
         f"{', '.join(columns)} {'is' if len(columns) == 1 else 'are'} not finite at any of the {number} trained tokens",
-        "warning",
+        "error" if view.info.sessions and not _EVERY_LOSS.isdisjoint(columns) else "warning",
         tuple(
             Evidence(_TRAINED + name, int(series.steps[0]), int(series.steps[-1]), float(number), None, 0.0, "tokens", number)
             for name in columns
         ),
-        cause="The column was not filled while recording; if these are the numbers that were trained on, the loss is NaN.",
+        cause="The trainer handed it over as NaN or infinity, so that nothing that rests on it can be judged; if these are the "
+        "numbers that were trained on, the loss is NaN."
+        if recorded
+        else "The column was not filled while recording; if these are the numbers that were trained on, the loss is NaN.",
         ruled_out=() if norm is None else ("a loss that is NaN throughout: the gradient norm is finite at some steps",),
         unchecked=("whether the update was NaN: grad_norm",) if norm is None else (),
     )

@@ -170,6 +170,13 @@ def test_lost_samples_are_info_where_aborts_explain_them_and_groups_are_not_need
     assert _judge("RLD409", _sizes(1, 1, 1.0), with_config(group_size=1)).reason == "config"
 
 
+def test_groups_are_not_counted_where_a_reward_is_not_finite() -> None:
+    for name in ("numerics.missing_reward_frac", "numerics.infinite_reward_frac"):
+        assert _severity("RLD409", _sizes(7, 8, **{name: np.full(N, 0.02)})) is None
+        assert _judge("RLD409", _sizes(7, 8, **{name: np.full(N, 0.02)})).reason == "data"
+        assert _severity("RLD409", _sizes(7, 8, **{name: np.where(np.arange(N) < 5, 0.02, 0.0)})) == "warning"
+
+
 def _fits(**residuals: float) -> dict[str, Floats]:
     noise = np.abs(1 + 0.05 * autoregressive(np.random.default_rng(0), N))
     values = {f"advantage.fit_{name}_mean": value * noise for name, value in residuals.items()}

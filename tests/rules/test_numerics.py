@@ -103,6 +103,22 @@ def test_column_without_any_value_is_a_warning() -> None:
     assert found.message == "logprob is in the file but holds no value in any of the 240 rows"
 
 
+def test_column_of_every_loss_that_a_recording_holds_as_nan_is_an_error_and_told_once() -> None:
+    column = Series("numerics.nonfinite.logprob", "tokens", np.arange(N), np.full(N, 100.0), np.full(N, 100))
+    facts, info = StoreFacts(1, 60, 240, 9000, empty_columns=("logprob",)), RunInfo(sessions=({"session": 1},))
+    (found,) = run_rules([rules()["RLD601"]], View(info, {column.metric: column}, facts=facts))[0].findings
+    assert found.severity == "error"
+    assert not any("pandas" in words for words in found.unchecked)
+
+
+def test_an_infinite_reward_is_an_error_even_where_every_reward_is() -> None:
+    for share in (np.full(N, 1.0), np.where(np.arange(N) < 20, 0.0, 0.1)):
+        values = {"numerics.infinite_reward_frac": share, "reward.mean": np.where(share > 0, np.inf, 0.5)}
+        (found,) = _judge(values).findings
+        assert found.severity == "error"
+        assert found.message.startswith("reward is infinite in ")
+
+
 def test_sequences_without_a_reward_beside_others_that_have_one_are_a_warning() -> None:
     shares = np.zeros(N)
     shares[20] = 0.08

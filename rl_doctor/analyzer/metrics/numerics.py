@@ -45,6 +45,17 @@ metric(
     doc="Share of sequences, aborted ones left out, whose reward is NaN or was not recorded.",
 )  # fmt: skip
 
+
+@reduction(zero=Sum(), needs=("reward",), level="rollout")
+def _infinite_reward(batch: Batch) -> Sum:
+    return Sum.counted(int(np.count_nonzero(np.isinf(batch.columns["reward"]))), batch.n_sequences)
+
+
+metric(
+    "numerics.infinite_reward_frac", _infinite_reward, mean, unit="1", source=_SOURCE,
+    doc="Share of sequences whose reward is infinite.",
+)  # fmt: skip
+
 for _column in TOKEN_COLUMNS:
     if _column.dtype == "float32":
         _declare_nonfinite(_column.name)
