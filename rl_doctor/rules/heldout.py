@@ -14,7 +14,18 @@ from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Evidence, Hit, Severity
 from rl_doctor.rules import trend, turning
 from rl_doctor.rules.components import COMPONENT, components
-from rl_doctor.rules.reading import KL_REFERENCE, REWARD, VALIDATION, counted, evidence, first_of, lacking, span, times
+from rl_doctor.rules.reading import (
+    KL_REFERENCE,
+    REWARD,
+    TRUNCATION,
+    VALIDATION,
+    counted,
+    evidence,
+    first_of,
+    lacking,
+    span,
+    times,
+)
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
@@ -55,10 +66,10 @@ class _Stretch:
 @rule(
     "RLD411", "reward-hacking-suspected",
     severity="error",
-    optional=(*REWARD, *VALIDATION, *_COMPANY, COMPONENT),
+    optional=(*REWARD, *VALIDATION, *_COMPANY, *TRUNCATION, COMPONENT),
     limits={
         "evaluations": 6, "certain": 12, "z": 4.0, "lost": 0.2, "much": 0.3, "gain": 0.2, "kept": 0.25, "component_z": 4.0,
-        "traded": 0.5, "gone": 0.4, "standing": 16,
+        "traded": 0.5, "gone": 0.4, "standing": 16, "cut": 0.5,
     },
     cause="The policy has found what the reward pays for beside the task: the reward can be earned without being right.",
     advice=(
@@ -89,6 +100,8 @@ def reward_hacking_suspected(view: View, limits: Limits) -> Iterator[Hit | Skip]
     evaluations. Third: one component of the reward has lost `lost` of its best level by `component_z` standard errors, and
     another has gained at least `traded` of that, while the whole does not fall: an error if the name of the component that was
     lost says that it is the task and `gone` of it is, a warning if it may be, nothing if its name says that it is the shape.
+    Where at least `cut` of the responses are cut at the length limit in the end, it is info: what a cut response can earn is
+    decided by the limit, which length-truncation tells.
 
     Limits: without held-out scores or components nothing can be said. A score on other tasks than those trained on can fall
     by forgetting.
@@ -266,9 +279,15 @@ def _trade(
 ) -> Hit:  # fmt: skip
     series = means[name]
     named = bool(_TASK.search(name))
+    cut = first_of(view, *TRUNCATION)
+    share = 0.0 if cut is None else float(np.mean(cut.values[trend.late(cut.values).first :]))
     severity: Severity = "error" if named and fall.share >= limits["gone"] else "warning"
+    severity = "info" if share >= limits["cut"] else severity
     listed = ", ".join(f"{other} rises from {levels[0]:.3g} to {levels[1]:.3g}" for other, levels in gained.items())
     words, shown, unchecked = _company(view, stretch)
+    if share >= limits["cut"]:
+        words += f"; {share:.0%} of the responses are cut at the length limit"
+        unchecked = ("what these responses earn where they are not cut: length-truncation", *unchecked)
     total = "" if whole is None else f"; the whole goes from {whole[0]:.3g} to {whole[1]:.3g}"
     unnamed = () if named else (f"whether {name} is the task: its name does not say",)
     recorded = () if whole is not None else ("the whole reward: it was not recorded",)

@@ -22,10 +22,21 @@ from rl_doctor.rules.reading import (
 )
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
+from rl_doctor.schema import PREFERENCE
 
 _UNGROUPED = frozenset({"gae", "reinforce", "reinforce_plus_plus", "remax"})
 _SOURCES = "data.source_change"
 _SHORT = 100
+_PAIRED = "pref.paired_frac"
+
+
+def _of_preferences(view: View) -> Skip | None:
+    """Why the mean reward of training on preferences is not judged; None where the policy's own samples are rewarded."""
+    algorithm = (view.info.algorithm or "").lower()
+    paired = view.get(_PAIRED)
+    if algorithm in PREFERENCE or (not algorithm and paired is not None and float(np.median(paired.values)) > 0.5):
+        return Skip("config", "the reward is that of both sides of a pair: training parts them, and their mean may go anywhere")
+    return None
 
 
 def _near(values: trend.Floats, index: int, threshold: float = 5.0) -> bool:
@@ -71,6 +82,7 @@ def _other_data(view: View, series: Series, index: int) -> bool:
     severity="error",
     optional=(
         *REWARD, "reward.std", "reward.max", _SOURCES, "policy.entropy", *KL_REFERENCE[:1], "length.mean", "reward.component.",
+        _PAIRED,
     ),
     limits={"z": 7.0, "material": 0.2, "learning": 10.0, "apart": 3.0, "large": 0.5},
     cause="The reward function or its server changed (new version, other scale, a fallback value), or other prompts came in.",
@@ -83,6 +95,7 @@ def _other_data(view: View, series: Series, index: int) -> bool:
         "Learning, however fast, that takes more than a few steps.",
         "A spike that is over after a few steps.",
         "A shift that coincides with a change of data source.",
+        "Training on preferences, in which the implicit reward of both sides may fall.",
     ),
     source="Public reports on reward servers replaced in mid-run; no peer tool reports it",
 )  # fmt: skip
@@ -109,7 +122,7 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if series is None:
         yield lacking(view, *REWARD)
         return
-    if skip := too_short(series):
+    if skip := _of_preferences(view) or too_short(series):
         yield skip
         return
     found = trend.jump(series.values, limits["z"]) or (turning.abrupt_fall(series.values) if len(series) < _SHORT else None)
@@ -207,7 +220,7 @@ def _component(view: View, series: Series, found: trend.Jump) -> str | None:
 @rule(
     "RLD402", "reward-variance-shift",
     severity="error",
-    optional=("reward.std", *PROGRESS, _SOURCES),
+    optional=("reward.std", *PROGRESS, _SOURCES, _PAIRED),
     limits={"factor": 2.0, "z": 7.0, "binary": 1.3},
     cause="The reward was rescaled, a component was switched on or off, or other prompts came in.",
     advice=(
@@ -231,7 +244,7 @@ def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if series is None:
         yield lacking(view, "reward.std")
         return
-    if skip := too_short(series):
+    if skip := _of_preferences(view) or too_short(series):
         yield skip
         return
     usual = float(np.median(series.values))

@@ -99,6 +99,15 @@ def test_component_that_is_bought_with_another(n: int, rho: float) -> None:
         assert {"component": "format"} in [item.where for item in found.evidence]
 
 
+def test_component_given_up_where_most_responses_are_cut_is_info() -> None:
+    name = "length.truncated_frac"
+    for share, expected in ((0.8, "info"), (0.3, "error")):
+        made = bought(np.random.default_rng(0), 120, 0.5) | {name: every(name, np.full(120, share), 3)}
+        (found,) = _found(made)
+        assert found.severity == expected
+        assert any("length-truncation" in words for words in found.unchecked) == (expected == "info")
+
+
 def test_names_decide_what_is_given_up() -> None:
     for seed in SEEDS:
         (found,) = _found(bought(np.random.default_rng(seed), 120, 0.5, "func_a", "func_b"))

@@ -202,3 +202,10 @@ def test_reward_that_stands_still_over_a_long_run_is_a_warning() -> None:
         assert severity("RLD403", {"reward.mean": solved}) is None
         assert severity("RLD403", {"reward.mean": 2 * solved, "reward.max": np.full(100, 2.0)}) is None
         assert severity("RLD403", {"reward.mean": 500 + np.linspace(0, 0.6, 100) + 0.05 * rng.standard_normal(100)}) is None
+
+
+def test_the_reward_of_both_sides_of_pairs_is_not_judged_by_its_mean() -> None:
+    falling = {"reward.mean": 0.5 - 0.004 * np.arange(N) + _noise(0.01), "reward.std": np.full(N, 0.1)}
+    assert severity("RLD401", falling) == "warning"
+    assert result("RLD401", {**falling, "pref.paired_frac": np.ones(N)}).reason == "config"
+    assert severity("RLD401", {**falling, "pref.paired_frac": np.zeros(N)}) == "warning"

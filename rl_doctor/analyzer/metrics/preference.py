@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from rl_doctor.analyzer.registry import logged_metric
+import numpy as np
+
+from rl_doctor.analyzer.derive import known
+from rl_doctor.analyzer.registry import logged_metric, metric, reduction
+from rl_doctor.analyzer.states import Sum, mean
+from rl_doctor.store.batch import Batch
 
 _DPO: Final = "DPO, arXiv:2305.18290, eq. 7; TRL, DPOTrainer and KTOTrainer"
 
@@ -26,3 +31,14 @@ for _side in ("chosen", "rejected"):
         doc=f"Mean logprob of the {_side} responses as logged: a sum over tokens in most trainers.",
     )  # fmt: skip
 logged_metric("sft.loss", unit="nat", source="maximum likelihood", doc="Loss of supervised training as logged.")
+
+
+@reduction(zero=Sum(), needs=("pair", "chosen"), level="rollout")
+def _paired(batch: Batch) -> Sum:
+    return Sum.counted(int(np.count_nonzero(known(batch.columns["pair"]))), batch.n_sequences)
+
+
+metric(
+    "pref.paired_frac", _paired, mean, unit="1", source=_DPO,
+    doc="Share of sequences that are recorded as a side of a preference pair.",
+)  # fmt: skip

@@ -155,6 +155,7 @@ REFERENCES["length.aborted_frac"] = lambda rows, _: share(
     if row["response_length"] is not None or row["finish_reason"] is not None
 )
 REFERENCES["numerics.missing_reward_frac"] = lambda rows, _: share(math.isnan(row["reward"]) for row in completed(rows))
+REFERENCES["numerics.infinite_reward_frac"] = lambda rows, _: share(math.isinf(row["reward"]) for row in rows)
 REFERENCES["turns.mean"] = lambda rows, _: mean(numbers(rows, "turns"))
 
 
