@@ -79,14 +79,24 @@ def _trainer(one: Installed, columns: int) -> Iterator[str]:
     yield from _wrapped("records", support.recorded, columns)
     for number, line in enumerate(support.how):
         yield from _wrapped("" if number else "switch on", line, columns)
-    if one.found is False:
-        missing = f"no entry point {support.entry_point} of rl-doctor is installed: pip install rl-doctor into this environment"
-        yield from _wrapped("but", missing, columns)
+    if support.entry_point:
+        yield from _wrapped("plugin" if one.found else "but", _plugin(one), columns)
     yield from _wrapped("columns", ", ".join(support.columns), columns)
     for number, switch in enumerate(support.switches):
         yield from _wrapped("" if number else "with a setting", _switch(switch), columns)
     if support.guide:
         yield from _wrapped("see", support.guide, columns)
+
+
+def _plugin(one: Installed) -> str:
+    """Whether the trainer finds the recording by itself here: looked up, not assumed."""
+    support = one.support
+    if one.found:
+        return f"found: {support.entry_point} names rl_doctor in this environment"
+    return (
+        f"plugin NOT found: no entry point {support.entry_point} of rl-doctor is visible to this Python, and {support.name} will "
+        f"not load it: pip install rl-doctor into this environment, or set {support.otherwise} where it can be imported"
+    )
 
 
 def _switch(switch: Switch) -> str:

@@ -40,6 +40,7 @@ class Support:
         end: the first version that is not supported any more.
         how: how recording is switched on, one line each.
         entry_point: group of entry points by which the trainer finds the recording, or "".
+        otherwise: what makes the trainer load the recording where that entry point is not installed, or "".
         guide: page of the guide, or "".
         columns: what is recorded with any settings.
         switches: what else can be.
@@ -51,6 +52,7 @@ class Support:
     end: Version
     how: tuple[str, ...]
     entry_point: str
+    otherwise: str
     guide: str
     columns: tuple[str, ...]
     switches: tuple[Switch, ...]
@@ -86,6 +88,7 @@ TRL: Final = Support(
     end=(2,),
     how=('recorder = rl_doctor.attach(trainer, "runs/a")  # after the trainer was built, in every process',),
     entry_point="",
+    otherwise="",
     guide="",
     columns=(
         *_KEYS, *_UPDATE, "entropy", *_LENGTHS, "finish_reason", "rollout_step", "group", "reward", "reward/<component>",
@@ -108,10 +111,11 @@ VERL: Final = Support(
     first=(0, 9),
     end=(0, 10),
     how=(
-        "RL_DOCTOR_RUN=runs/a in the environment of the job; verl finds the plugin by itself (entry point verl.plugins)",
+        "RL_DOCTOR_RUN=runs/a in the environment of the job; verl loads the plugin by its entry point, verl.plugins",
         "or trainer.logger=[console,rl_doctor], which records below trainer.default_local_dir",
     ),
     entry_point="verl.plugins",
+    otherwise="VERL_USE_EXTERNAL_MODULES=rl_doctor.collectors.verl",
     guide="docs/guide/verl.md",
     columns=(
         *_KEYS, *_UPDATE, "return", "group", "session_id", "reward", "score", "reward/<component>", *_LENGTHS, "turns",
@@ -142,6 +146,7 @@ OPENRLHF: Final = Support(
     end=(0, 12),
     how=("RL_DOCTOR_RUN=runs/a python -m rl_doctor.collectors.openrlhf openrlhf.cli.train_ppo_ray ...",),
     entry_point="",
+    otherwise="",
     guide="docs/guide/openrlhf.md",
     columns=(
         *_KEYS, "window", *_UPDATE, "return", *_LENGTHS, "finish_reason", "reward", "score", "padded_width", "batch_num_tokens",

@@ -39,6 +39,14 @@ def install(site: Path, name: str, version: str | None, entry_points: str = "") 
     (site / name / "__init__.py").write_text("raise RuntimeError('imported')\n")
 
 
+def install_ourselves(site: Path, entry_points: str = "") -> None:
+    """Put metadata of rl-doctor in front of those that it was installed with."""
+    info = site / "rl_doctor-0.1.0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rl-doctor\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
 @pytest.fixture
 def env(tmp_path: Path) -> Any:
     """Call the command in an environment that has, beside what is there, what was installed into a folder."""
@@ -61,6 +69,7 @@ def trainer(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_supported_unsupported_and_absent_trainers_are_told(env: Any, tmp_path: Path) -> None:
     site = tmp_path / "site"
+    install_ourselves(site)
     install(site, "trl", "1.16.0")
     install(site, "verl", "0.10.0")
     install(site, "torch", "2.13.0")
@@ -71,12 +80,26 @@ def test_supported_unsupported_and_absent_trainers_are_told(env: Any, tmp_path: 
     assert document["torch_built_for"] == "CUDA 12.8"
     assert trainer(document, "verl")["entry_point_found"] is False
     text = " ".join(env().split())
+    assert "but plugin NOT found: no entry point verl.plugins of rl-doctor" in text
+    assert "or set VERL_USE_EXTERNAL_MODULES=rl_doctor.collectors.verl" in text
     assert "trl 1.16.0: supported (trl >= 1.16, < 2)" in text
     assert "verl 0.10.0: NOT supported (verl >= 0.9, < 0.10)" in text
     assert "openrlhf: not installed" in text
     assert "torch 2.13.0 (built for CUDA 12.8" in text
     assert "ref_logprob: beta > 0" in text
     assert "pip install rl-doctor into this environment" in text
+
+
+def test_the_plugin_of_verl_is_looked_for(env: Any, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install_ourselves(site)
+    install(site, "verl", "0.9.1")
+    install(site, "other", "1.0", "[verl.plugins]\nother = other.plugin\n")
+    assert "plugin NOT found" in env()
+    install_ourselves(site, "[verl.plugins]\nrl_doctor = rl_doctor.collectors.verl\n")
+    text = env()
+    assert "found: verl.plugins names rl_doctor" in text
+    assert "NOT found" not in text
 
 
 def test_nothing_installed_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
