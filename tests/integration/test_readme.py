@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rl_doctor import open_run
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
@@ -106,6 +108,41 @@ def test_a_program_of_the_guide_runs(page, program, tmp_path):
         (tmp_path / "program.py").write_text(program)
         done = run(f"{sys.executable} program.py", tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+RECORDED = (
+    "import numpy as np\n"
+    "from rl_doctor import Recorder\n"
+    "recorder = Recorder('runs/grpo', {'trainer': 'custom', 'algorithm': 'grpo'})\n"
+    "mask, logprob = np.array([[1, 1, 0], [1, 1, 1]]), np.array([[-0.5, -1.5, 9.0], [-1.0, -2.0, -3.0]])\n"
+    "for step in (1, 2):\n"
+    "    recorder.log_batch(step=step, epoch=0, minibatch=0, response_mask=mask, attention_mask=mask, logprob=logprob,\n"
+    "                       reward=np.array([1.0, 0.0]), group=['p', 'q'])\n"
+)
+
+
+def own_loops(start):
+    (program,) = [block.values[1] for block in guide_blocks("python") if block.values[1].startswith(start)]
+    return program
+
+
+@pytest.mark.parametrize(
+    ("start", "line"), [("import pandas", "1     p       -1.0"), ("import duckdb", "1 │ p       │    1.0 │    -1.0 │")]
+)
+def test_a_run_is_read_with_other_tools(start, line, tmp_path):
+    (tmp_path / "program.py").write_text(RECORDED + "recorder.close()\n" + own_loops(start))
+    done = run(f"{sys.executable} program.py", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert line in done.stdout
+
+
+@pytest.mark.parametrize(("scope", "status"), [("if recorder:", "complete"), ("with recorder:", "running")])
+def test_a_training_that_is_told_to_end_keeps_its_steps(scope, status, tmp_path):
+    end = f"import os, time\n{scope}\n    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(60)\n"
+    (tmp_path / "program.py").write_text(own_loops("import signal") + RECORDED + end)
+    assert run(f"{sys.executable} program.py", tmp_path).returncode == 143
+    found = open_run(tmp_path / "runs" / "grpo")
+    assert (found.facts.last_step, found.info.status) == (2, status)
 
 
 @pytest.mark.parametrize("text", [pytest.param(block.values[1], id=block.id) for block in guide_blocks("console", "bash")])

@@ -42,7 +42,7 @@ for epoch in range(args.epochs):
         completion_mask = mask_of(completion_ids)
         rewards = score(completion_ids, completion_mask)
         grouped = rewards.view(-1, args.num_generations)
-        mean, std = (value.repeat_interleave(args.num_generations) for value in (grouped.mean(1), grouped.std(1)))
+        mean, std = (value.repeat_interleave(args.num_generations) for value in (grouped.mean(1), grouped.std(1, unbiased=False)))
         advantages = (rewards - mean) / (std + 1e-4)
         with torch.no_grad():
             old_per_token_logps = logprobs(model, ids)

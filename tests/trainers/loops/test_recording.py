@@ -21,7 +21,7 @@ from tests.trainers.loops.inserting import GUIDE, ROOT, guide_lines, insert
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(300)]
 
-LOOPS = {"grpo": "GRPO", "ppo": "PPO with a critic"}
+LOOPS = {"grpo": "GRPO", "ppo": "PPO with a critic", "dpo": "DPO"}
 Train = Callable[..., "Trained"]
 
 
@@ -102,6 +102,8 @@ def test_a_recorded_loop_trains_as_without_the_lines(train: Train, name: str) ->
         ("grpo", "k1", "ref.kl_k1"),
         ("grpo", "k3", "ref.kl_k3"),
         ("grpo", "length", "length.mean"),
+        ("dpo", "loss", "pref.loss"),
+        ("dpo", "margin", "pref.margin"),
         ("ppo", "reward", "reward.mean"),
         ("ppo", "k2", "policy.kl_old_k2"),
         ("ppo", "outside", "policy.outside_frac"),
@@ -151,8 +153,25 @@ def test_a_healthy_loop_is_found_healthy(train: Train, name: str) -> None:
     report = train(name).report
     assert [finding.name for finding in report.findings if finding.severity == "error"] == []
     judged = {result.name for result in report.results if result.outcome == "passed"}
-    assert {"mask-covers-padding", "mask-misses-eos", "prompt-in-loss", "stale-old-logprob", "non-finite"} <= judged
-    assert {"grpo": {"kl-reversed", "broken-groups", "logged-metric-mismatch"}, "ppo": {"ratio-saturation"}}[name] <= judged
+    of_samples = {"prompt-in-loss", "stale-old-logprob"} if name != "dpo" else set()
+    assert {"mask-covers-padding", "mask-misses-eos", "non-finite", *of_samples} <= judged
+    assert {
+        "grpo": {"kl-reversed", "broken-groups", "logged-metric-mismatch", "advantage-mismatch"},
+        "ppo": {"ratio-saturation"},
+        "dpo": {"preference-not-learning", "preference-reversed", "preference-margin-explosion"},
+    }[name] <= judged
+
+
+def test_both_sides_of_a_pair_are_recorded(train: Train) -> None:
+    for batch in train("dpo").run.batches(["pair", "chosen", "response_mask", "logprob", "ref_logprob"]):
+        columns = batch.columns
+        found = Counter(zip(columns["pair"].tolist(), columns["chosen"].tolist(), strict=True))
+        assert found == dict.fromkeys(((str(pair), side) for pair in range(8) for side in (False, True)), 1)
+        assert all(np.isfinite(columns[name][columns["response_mask"]]).all() for name in ("logprob", "ref_logprob"))
+
+
+def test_the_advantage_is_that_of_the_configuration(train: Train) -> None:
+    assert np.nanmax(train("grpo").recomputed("advantage.fit_configured_max")) < 1e-4
 
 
 def test_a_kl_term_in_the_wrong_direction_is_found(train: Train) -> None:
