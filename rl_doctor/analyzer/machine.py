@@ -93,6 +93,8 @@ def _alone(assembly: str, symbol: str) -> bytes | None:
 
     Only the function itself stays visible, so that what numba calls for errors, which the loops do not raise, falls away.
     """
+    if not hasattr(binding, "create_pass_builder"):  # before llvmlite 0.44
+        return None
     module = binding.parse_assembly(assembly)
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:
