@@ -26,7 +26,7 @@ _FAMILIES = {
     "RLD410", "advantage-mismatch",
     severity="error",
     optional=("advantage.", "adv.abs_mean", "adv.varying_frac"),
-    limits={"match": 0.01, "off": 0.05, "tokens": 500},
+    limits={"match": 0.01, "off": 0.05, "tokens": 500, "exact": 1e-3, "share": 0.9, "steps": 5, "rows": 64},
     cause="Advantages belong to other rows than their rewards (a shuffle between reward and advantage), use another "
     "grouping, or come from "
     "another formula than the configuration says.",
@@ -53,6 +53,10 @@ def advantage_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     advantage is taken per step, and its median over steps for each formula. Below `match` a formula reproduces them. It is
     an error if the best is above `off` although one of these estimators is configured, or if one of another family matches;
     where the configuration names none, no match is info. At least `tokens` tokens with an advantage are needed.
+
+    Where nothing matches row by row, the same formulas are tried with the sign turned, and with both sides sorted over the
+    generation batch. If one fits within `exact` at `share` of at least `steps` steps with `rows` rows, it is an error without
+    any configuration: the sign is turned, or the advantages are those of other rows.
     """
     scale, varying = view.get("adv.abs_mean"), view.get("adv.varying_frac")
     fits = {
@@ -76,7 +80,7 @@ def advantage_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if not residuals:
         yield Skip("data", "every recorded advantage is 0")
         return
-    yield from _judge_fit(declared, residuals, fits, scale, limits)
+    yield from _judge_fit(view, residuals, fits, scale, limits)
 
 
 def _relative(fit: Series, scale: Series) -> float | None:
@@ -92,8 +96,9 @@ def _family(name: str) -> str:
 
 
 def _judge_fit(
-    declared: str | None, residuals: dict[str, float], fits: dict[str, Series], scale: Series, limits: Limits
+    view: View, residuals: dict[str, float], fits: dict[str, Series], scale: Series, limits: Limits
 ) -> Iterator[Hit | Skip]:
+    declared = view.config.adv_estimator
     configured = residuals.pop("configured", None)
     if configured is not None and configured <= limits["match"]:
         return
@@ -119,6 +124,9 @@ def _judge_fit(
         return
     if value < limits["off"]:
         return
+    if (misplaced := _misplaced(view, scale, limits)) is not None:
+        yield misplaced
+        return
     yield Hit(
         f"No known formula reproduces the recorded advantages from rewards and groups; the nearest, {_family(best)}, "
         f"is {value:.0%} off",
@@ -127,3 +135,42 @@ def _judge_fit(
         ruled_out=("conventions of ddof and epsilon: all common ones were tried",),
         unchecked=("the formula that is meant: config.adv_estimator",) if declared is None else (),
     )
+
+
+def _misplaced(view: View, scale: Series, limits: Limits) -> Hit | None:
+    """Advantages that a known formula gives with the other sign, or for other rows."""
+    for name, text, cause in (
+        (
+            "advantage.negated_mean",
+            "Recorded advantages have the opposite sign of what rewards and groups give",
+            "The advantage has the opposite sign: the policy is trained towards what is rewarded least.",
+        ),
+        (
+            "advantage.reordered_mean",
+            "Recorded advantages are those that rewards and groups give, in another order",
+            (
+                "The advantages of a batch are right and stand in other rows than their rewards: a shuffle, filter or balance step "
+                "between reward and advantage moved one of the two."
+            ),
+        ),
+    ):
+        found = view.get(name)
+        if found is None:
+            continue
+        _, here, there = np.intersect1d(found.steps, scale.steps, return_indices=True)
+        usable = scale.values[there] > 1e-6
+        ratio = found.values[here][usable] / scale.values[there][usable]
+        enough = ratio.size >= limits["steps"] and int(found.counts[here][usable].sum()) >= limits["rows"]
+        if not enough or float(np.mean(ratio <= limits["exact"])) < limits["share"]:
+            continue
+        size = float(np.median(scale.values))
+        return Hit(
+            f"{text} (off by {float(np.median(ratio)):.1g} of their size, at {np.mean(ratio <= limits['exact']):.0%} of "
+            f"{ratio.size} steps)",
+            "error",
+            (evidence(found, 0, -1, value=float(np.median(found.values)), limit=limits["exact"] * size),),
+            cause=cause,
+            ruled_out=("another formula: as they stand, no known one reproduces them",),
+            unchecked=("a reward of which less is better",) if name == "advantage.negated_mean" else (),
+        )
+    return None

@@ -111,6 +111,12 @@ def advantage_whitened_over_batch(run: SimulatedRun, random: Random) -> Simulate
 
 
 @injected("advantage-mismatch", needs=_REWARD)
+def advantage_of_the_other_sign(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """What is rewarded is discouraged, and nothing in the configuration says how advantages are computed."""
+    return with_values(run, advantage=-run.arrays["advantage"]).with_config(adv_estimator=None)
+
+
+@injected("advantage-mismatch", needs=_REWARD)
 def advantage_of_another_row(run: SimulatedRun, random: Random) -> SimulatedRun:
     """The rewards were joined to the wrong rows of their step when the advantages were computed."""
     step, order = run.arrays["step"], np.arange(len(run.splits) - 1)

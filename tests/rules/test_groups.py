@@ -204,6 +204,16 @@ def test_no_match_is_an_error_if_declared_and_info_if_not() -> None:
     assert _severity("RLD410", values, RunConfig(), count=500) == "info"
 
 
+@pytest.mark.parametrize(("name", "words"), [("negated", "opposite sign"), ("reordered", "another order")])
+def test_advantages_that_fit_turned_or_in_another_order_are_an_error_without_configuration(name: str, words: str) -> None:
+    values = _fits(grpo_group_ddof1_eps6=0.8, dr_grpo=0.7, rloo=0.9)
+    (found,) = _judge("RLD410", values | {f"advantage.{name}_mean": np.full(N, 1e-7)}, RunConfig(), count=500).findings
+    assert found.severity == "error"
+    assert words in found.message
+    (found,) = _judge("RLD410", values | {f"advantage.{name}_mean": np.full(N, 0.02)}, RunConfig(), count=500).findings
+    assert found.severity == "info"
+
+
 def test_critic_advantages_are_not_judged_from_groups() -> None:
     values = _fits(dr_grpo=0.9)
     assert _judge("RLD410", values, with_config(adv_estimator="gae"), count=500).reason == "config"

@@ -17,7 +17,9 @@ from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
 
 EPSILONS: Final = {"eps4": 1e-4, "eps6": 1e-6, "eps8": 1e-8, "eps9": 1e-9}
-_NEEDS: Final = ("reward", "group", PER_SEQUENCE)
+NEEDS: Final = ("reward", "group", PER_SEQUENCE)
+FORMULAS: Final[dict[str, Callable[[Batch], Floats | None]]] = {}
+"""Advantage per grouped row by each formula, in the order of ``groups(batch, "reward")``."""
 _SEVERAL: Final = "over the sequences with a token trained on, groups of one left out"
 
 
@@ -66,19 +68,24 @@ def _configured(batch: Batch) -> Floats | None:
     return _scaled(batch, scope, config.adv_ddof, config.adv_eps)
 
 
-def _residuals(batch: Batch, recomputed: Floats) -> Floats:
-    """|recorded - recomputed| of the rows that have a recorded advantage, in groups of two or more."""
+def compared(batch: Batch, recomputed: Floats) -> tuple[Floats, Floats]:
+    """Recorded and recomputed advantage of the rows that have a recorded one, in groups of two or more."""
     found = groups(batch, "reward")
     recorded = batch.columns[PER_SEQUENCE][found.rows]
     kept = ~np.isnan(recorded) & (found.spread(found.sizes.astype(np.float64)) > 1)
-    return np.asarray(np.abs(recorded - recomputed)[kept], np.float64)
+    return recorded[kept].astype(np.float64), recomputed[kept]
 
 
 def _declare(name: str, needs: tuple[str, ...], compute: Callable[[Batch], Floats | None], source: str, formula: str) -> None:
+    FORMULAS[name] = compute
+
     @derived
     def residuals(batch: Batch) -> Floats:
         recomputed = compute(batch)
-        return np.empty(0) if recomputed is None else _residuals(batch, recomputed)
+        if recomputed is None:
+            return np.empty(0)
+        recorded, expected = compared(batch, recomputed)
+        return np.abs(recorded - expected)
 
     @reduction(zero=Sum(), needs=needs, level="rollout")
     def total(batch: Batch) -> Sum:
@@ -103,7 +110,7 @@ _GRPO: Final = "GRPO, arXiv:2402.03300, section 4.1.2"
 def _declare_grpo(scope: str, ddof: int, label: str, eps: float) -> None:
     _declare(
         f"grpo_{scope}_ddof{ddof}_{label}",
-        _NEEDS,
+        NEEDS,
         lambda batch: _scaled(batch, scope, ddof, eps),
         _GRPO,
         f"(reward - group mean) / (std of the {scope}, ddof {ddof}, + {eps:.0e})",
@@ -114,10 +121,10 @@ for _scope in ("group", "batch"):
     for _ddof in (0, 1):
         for _label, _eps in EPSILONS.items():
             _declare_grpo(_scope, _ddof, _label, _eps)
-_declare("dr_grpo", _NEEDS, _dr_grpo, "Dr. GRPO, arXiv:2503.20783", "reward - group mean")
-_declare("rloo", _NEEDS, _rloo, "RLOO, arXiv:2402.14740", "n / (n - 1) * (reward - group mean)")
+_declare("dr_grpo", NEEDS, _dr_grpo, "Dr. GRPO, arXiv:2503.20783", "reward - group mean")
+_declare("rloo", NEEDS, _rloo, "RLOO, arXiv:2402.14740", "n / (n - 1) * (reward - group mean)")
 _declare(
-    "configured", (*_NEEDS, "config.adv_estimator"), _configured, "GRPO, Dr. GRPO or RLOO, as configured",
+    "configured", (*NEEDS, "config.adv_estimator"), _configured, "GRPO, Dr. GRPO or RLOO, as configured",
     "the estimator, scale, ddof and eps that the configuration names (adv_norm group, batch or none; by default group)",
 )  # fmt: skip
 
