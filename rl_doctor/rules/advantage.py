@@ -149,7 +149,7 @@ def _misplaced(view: View, scale: Series, limits: Limits) -> Hit | None:
             "advantage.reordered_mean",
             "Recorded advantages are those that rewards and groups give, in another order",
             (
-                "The advantages of a batch are right and stand in other rows than their rewards: a shuffle, filter or balance step "
+                "The advantages of a batch stand in other rows than their rewards: a shuffle, filter or balance step "
                 "between reward and advantage moved one of the two."
             ),
         ),
