@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from rl_doctor.collectors.device import DeviceCopier, is_on_cuda
 from rl_doctor.collectors.memory import Memory
+from rl_doctor.collectors.ragged import padded
 from rl_doctor.collectors.snapshot import Bits, is_plain, local, member, size_of, snapshot, to_array, view_of
+from rl_doctor.errors import InputError
 from rl_doctor.store.aliases import ATTENTION_MASK
 from rl_doctor.store.alignment import Alignment, align
 from rl_doctor.store.normalise import PER_SEQUENCE, WIDE, assemble, normalise
@@ -56,7 +58,8 @@ class Copies:
         return Rows(columns, rows.splits)
 
     def _rows(self, step: int, *, full_width: bool) -> Rows:
-        columns: dict[str, Any] = {"step": np.int64(step), **{name: to_array(value) for name, value in self.columns.items()}}
+        given = padded(self.columns, full_width=full_width) if self.alignment is None else self.columns
+        columns: dict[str, Any] = {"step": np.int64(step), **{name: to_array(value) for name, value in given.items()}}
         if self.alignment is None:
             return normalise(columns, full_width=full_width)
         return assemble(self.alignment, {name: to_array(value) for name, value in self.tokens.items()}, columns)
@@ -77,6 +80,9 @@ class Plan:
     """
 
     def __init__(self, columns: Mapping[str, Any], *, full_width: bool) -> None:
+        for name, value in columns.items():
+            if getattr(value, "is_nested", False):
+                raise InputError(f"log_batch: {name} is a nested tensor; give it padded, as [B, T]")
         held = {name: local(value) for name, value in columns.items()}
         self.left_out = tuple(name for name, value in held.items() if value is None)
         self._columns = {name: value for name, value in held.items() if value is not None}

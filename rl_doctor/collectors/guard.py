@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from rl_doctor.errors import DoctorError
 
 logger = logging.getLogger("rl_doctor")
 
@@ -41,11 +44,22 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - a defect of the recorder must not become one of the training
             self.fail(f"could not {doing}: {one_line(error)}")
 
-    def tell(self, what: str) -> bool:
-        """Log what the user must know, in one line and once; whether it was new."""
-        new = what not in self._told
+    def fault(self, what: str, error: BaseException) -> None:
+        """Log what a fault of the caller costs, in one line and once for each kind of fault; recording goes on."""
+        why = " ".join(str(error).split()) if isinstance(error, DoctorError) else one_line(error)
+        self.tell(f"{what}: {_printable(why)}", kind=re.sub(r"[0-9]+", "#", why))
+
+    def tell(self, what: str, kind: str = "") -> bool:
+        """Log what the user must know, in one line and once; whether it was new.
+
+        Args:
+            what: the line.
+            kind: what is to be said once, where that is not this very line.
+        """
+        key = kind or what
+        new = key not in self._told
         if new:
-            self._told.add(what)
+            self._told.add(key)
             logger.warning("rl-doctor, recording %s: %s", self.path, what)
         return new
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rl_doctor.collectors.snapshot import width_of
 from rl_doctor.errors import suggestion
 from rl_doctor.schema import COLUMNS
 from rl_doctor.store.aliases import ALIASES, ATTENTION_MASK, FULL_WIDTH, Resolution, resolve
 from rl_doctor.store.rows import is_token
+
+_OWN: Final = frozenset({"sequence", "stored_length"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,9 @@ def named(given: Mapping[str, Any], tell: Callable[[str], bool]) -> Named:
         if tell(f"{name!r} is no column and is left out{suggestion(name, (*COLUMNS, *ALIASES, ATTENTION_MASK))}")
     )
     columns = {name: given[own] for name, own in resolution.found.items() if name != "step"}
+    for name in _OWN & columns.keys():
+        del columns[name]
+        tell(f"{resolution.found[name]!r} is left out: {name} is counted by the recorder itself")
     full_width = resolution.found.get("token_id") in FULL_WIDTH and "prompt_length" in columns and _ids_are_widest(columns)
     return Named(columns, full_width, unknown)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import operator
 import os
 import re
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from rl_doctor.errors import UsageError
 from rl_doctor.schema import RunInfo
 
 QUEUE_BYTES: Final = 1 << 30
+_TOO_LARGE: Final = 1 << 63
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -54,6 +56,32 @@ def check(options: Mapping[str, Any]) -> None:
     for name in ("record_token_ids", "blocking"):
         if not isinstance(options[name], bool) and not (_is_whole(options[name]) and options[name] in (0, 1)):
             raise UsageError(f"{name} must be True or False, not {_shown(options[name])}")
+
+
+def whole(value: Any) -> int:
+    """A step as a number.
+
+    Raises:
+        UsageError: it is no whole number of 64 bits.
+    """
+    try:
+        number = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
+    except (TypeError, ValueError, RuntimeError):
+        number = _TOO_LARGE
+    if isinstance(value, bool) or not -_TOO_LARGE < number < _TOO_LARGE:
+        raise UsageError(f"step must be a whole number (the count of optimizer steps), not {_shown(value)}")
+    return number
+
+
+def mapping(name: str, value: Any) -> Mapping[Any, Any]:
+    """A mapping that a call was given.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} must be a mapping of names to values, not {_shown(value)}")
+    return value
 
 
 def room(queue_bytes: Any) -> tuple[int, str | None]:

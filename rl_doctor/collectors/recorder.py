@@ -19,7 +19,7 @@ from rl_doctor.collectors.device import DeviceCopier, NoRoomError
 from rl_doctor.collectors.guard import Guard, one_line
 from rl_doctor.collectors.memory import Memory
 from rl_doctor.collectors.naming import named
-from rl_doctor.collectors.options import QUEUE_BYTES, check, folder_of, room
+from rl_doctor.collectors.options import QUEUE_BYTES, check, folder_of, mapping, room, whole
 from rl_doctor.collectors.sampling import GroupSampler
 from rl_doctor.collectors.snapshot import dtype_of, is_number, local
 from rl_doctor.collectors.thinning import QUOTA, Thinner
@@ -57,8 +57,11 @@ def _guarded(
             if compiling():
                 self.called_by_compiled_code = True
                 return otherwise
-            with self.guard(doing):
+            try:
                 return method(self, *args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - neither a wrong call nor a defect of the recorder may reach the training
+                if self.recording:
+                    self.guard.fault(f"could not {doing}, recording goes on", error)
             return otherwise
 
         return call
@@ -69,9 +72,10 @@ def _guarded(
 class Recorder:
     """Records a training run into a run folder, from a thread of its own.
 
-    Nothing here raises into the training and nothing makes it wait, except ``flush``, ``close`` and ``blocking=True``: the first
-    failure is logged in one line, marks the run as detached and ends the recording. A wrong value of an option is logged, too;
-    only an argument that ``Recorder(...)`` does not have raises, Python's own TypeError. Call it from one thread.
+    Nothing here raises into the training, and nothing makes it wait but ``flush``, ``close`` and ``blocking=True``. A step that
+    cannot be recorded as it was given is left out, counted and logged, once for each kind of fault. The first failure to write
+    is logged in one line, marks the run as detached and ends the recording. A wrong value of an option is logged, too; only an
+    argument that ``Recorder(...)`` does not have raises, Python's own TypeError. Call it from one thread.
 
     Args:
         path: the run folder on this machine, ``~`` for the home folder; created if need be, continued as a new session if it
@@ -107,12 +111,13 @@ class Recorder:
         self.guard = Guard(folder)
         self.guard.on_failure = self._detach
         self.on_close: Callable[[], None] | None = None
-        self.dropped_steps = 0
+        self._dropped = 0
         self.called_by_compiled_code = False
         self._record_token_ids = record_token_ids
         self._blocking = blocking
         self._pid = os.getpid()
         self._closed = False
+        self._queue_was_full = False
         self._queue_bytes, doubt = room(queue_bytes)
         self._backlog = Backlog(self._queue_bytes)
         self._worker: Worker | None = None
@@ -120,6 +125,7 @@ class Recorder:
         self._step: int | None = None
         self._last: int | None = None
         self._went_back = False
+        self._caller: int | None = None
         self._ended: int | None = None
         self._dropping: int | None = None
         self._dtype_known = False
@@ -143,6 +149,11 @@ class Recorder:
     def recording(self) -> bool:
         """Whether what is logged now is recorded."""
         return not (self._closed or self.guard.failed.is_set()) and os.getpid() == self._pid
+
+    @property
+    def dropped_steps(self) -> int:
+        """Number of steps that were dropped: they did not fit into the queue, or could not be recorded as they were given."""
+        return self._dropped + (0 if self._worker is None else self._worker.left_out)
 
     @property
     def session(self) -> int | None:
@@ -177,13 +188,18 @@ class Recorder:
         """
         if not self._ready() or not self._is_time():
             return
-        step = int(step)
+        step = whole(step)
         self._advance(step)
         if self._dropping == step:
             return
-        given = {**columns, "return": returns, ATTENTION_MASK: attention_mask}
-        given |= {REWARD_COMPONENT_PREFIX + name: values for name, values in (reward_components or {}).items()}
-        self._put_rollout(step, {name: values for name, values in given.items() if values is not None})
+        try:
+            given = {**columns, "return": returns, ATTENTION_MASK: attention_mask}
+            parts = {} if reward_components is None else mapping("reward_components", reward_components)
+            given |= {f"{REWARD_COMPONENT_PREFIX}{name}": values for name, values in parts.items()}
+            self._put_rollout(step, {name: values for name, values in given.items() if values is not None})
+        except Exception as error:  # noqa: BLE001 - what was handed over may be anything
+            self.guard.fault(f"step {step} is left out, as each with this fault", error)
+            self._drop(step)
 
     @_guarded("record metrics", None)
     def log_metrics(self, step: int, metrics: Mapping[str, Any], *, split: str = "train", source: str = "log") -> None:
@@ -197,18 +213,19 @@ class Recorder:
         """
         if not self._ready() or not self._is_time():
             return
-        numbers = {name: local(value) for name, value in metrics.items() if is_number(value)}
+        step = whole(step)
+        numbers = {name: local(value) for name, value in mapping("metrics", metrics).items() if is_number(value)}
         for name in [name for name, value in numbers.items() if value is None and metrics[name] is not None]:
             del numbers[name]
             self.guard.tell(_apart(name))
         values, events = copy_values(numbers, self._device)
-        self._backlog.put(Logged(int(step), time.time(), values, split, source, events))
+        self._backlog.put(Logged(step, time.time(), values, split, source, events))
 
     @_guarded("end a step", None)
     def end_step(self, step: int) -> None:
         """Say that this rank has logged all of the step; logging a later step implies it."""
         if self._ready():
-            self._end(int(step))
+            self._end(whole(step))
 
     @_guarded("go back to a step", None)
     def retry_step(self, step: int) -> None:
@@ -221,7 +238,7 @@ class Recorder:
             step: the step; what was logged of later ones is forgotten too.
         """
         if self._ready():
-            self._go_back(int(step))
+            self._go_back(whole(step))
 
     @_guarded("flush", otherwise=False)
     def flush(self, timeout: float | None = None) -> bool:
@@ -251,10 +268,9 @@ class Recorder:
         if self._closed or os.getpid() != self._pid:
             return
         atexit.unregister(self._at_exit)
-        try:
+        with self.guard("close the recorder"):
             self._finish(status)
-        finally:
-            self._closed = True
+        self._closed = True
 
     def _finish(self, status: str | None) -> None:
         if self.on_close is not None:
@@ -321,23 +337,30 @@ class Recorder:
     def _ready(self) -> bool:
         """Whether to record; says once why not."""
         if os.getpid() != self._pid:
-            self.guard.fail("this process is not the one that records")
+            self.guard.tell("this process, a copy of the one that opened the recorder, records nothing; that one goes on")
             return False
         if self.guard.failed.is_set():
             return False
         if self._closed:
-            self.guard.on_failure = None
-            self.guard.fail("the recorder is closed")
-        elif self._thread is None or not self._thread.is_alive():
+            self.guard.tell("closed already: what is logged after close() is not recorded (training goes on)")
+            return False
+        if self._thread is None or not self._thread.is_alive():
             self.guard.fail("its writer thread has died")
         return not self.guard.failed.is_set()
 
     def _advance(self, step: int) -> None:
+        if self._caller is None:
+            self._caller = threading.get_ident()
         if self._last is not None and step < self._last:
-            if not self._went_back:
+            if self._caller != threading.get_ident():
+                self.guard.tell(
+                    f"step {step} after step {self._last} comes from another thread: log from one thread only, or the threads "
+                    "replace what the others logged of the same steps"
+                )
+            elif not self._went_back:
                 self.guard.tell(
                     f"step {step} after step {self._last} is taken as the training going back: what is logged from now on "
-                    "replaces what was logged of the same steps before"
+                    "replaces what was logged of the same steps before; let step count over the whole training"
                 )
             self._went_back = True
             self._go_back(step)
@@ -376,7 +399,8 @@ class Recorder:
         if self._blocking:
             self._backlog.wait_until_fits(nbytes, self._alive)
         elif not self._backlog.fits(nbytes):
-            if not self.dropped_steps:
+            if not self._queue_was_full:
+                self._queue_was_full = True
                 self.guard.tell(
                     f"step {step} is dropped, as later ones may be: the writer is slower than the training, and its queue of "
                     f"{self._queue_bytes} bytes is full; give more queue_bytes, or blocking=True to wait for it"
@@ -394,7 +418,7 @@ class Recorder:
     def _drop(self, step: int) -> None:
         self._backlog.drop(step)
         self._dropping = step
-        self.dropped_steps += 1
+        self._dropped += 1
 
     def _is_time(self) -> bool:
         """Whether what PyTorch is doing allows to record; says once why not."""

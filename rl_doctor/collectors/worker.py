@@ -28,6 +28,8 @@ from rl_doctor.collectors.guard import Guard, one_line
 from rl_doctor.collectors.sampling import GroupSampler
 from rl_doctor.collectors.snapshot import to_array
 from rl_doctor.collectors.thinning import Thinner
+from rl_doctor.schema import ROLES
+from rl_doctor.store.coerce import unknown_roles
 from rl_doctor.store.rows import Rows, concatenate, splits_of
 from rl_doctor.store.writer import RunWriter
 
@@ -48,6 +50,7 @@ class Worker:
     Attributes:
         opened: set once the run was opened, or could not be.
         session: number of the session in the run, or None if it could not be opened.
+        left_out: steps that were left out because rows could not be made of what was logged of them.
 
     Args:
         open_writer: opens the run, where parts go.
@@ -78,6 +81,8 @@ class Worker:
         self._thinner = thinner
         self._open: dict[int, list[Rows]] = {}
         self._open_bytes: dict[int, int] = {}
+        self.left_out = 0
+        self._spoilt: set[int] = set()
         self._ready: list[Rows] = []
         self._ready_bytes = 0
         self._completed: list[int] = []
@@ -142,10 +147,8 @@ class Worker:
     def _take(self, message: Message) -> bool:
         """Handle one message; whether to go on."""
         match message:
-            case Rollout(step, copies):
-                rows = copies.rows(step, full_width=message.full_width)
-                self._open.setdefault(step, []).append(rows)
-                self._open_bytes[step] = self._open_bytes.get(step, 0) + _bytes_of(rows)
+            case Rollout():
+                self._add(message)
             case Logged():
                 self._metrics.extend(_records(message))
             case StepEnd(step):
@@ -156,8 +159,7 @@ class Worker:
                 names = tuple(sorted({*(self._writer.info.unknown_columns or ()), name}))
                 self._writer.update_info(replace(self._writer.info, unknown_columns=names))
             case StepDropped(step):
-                self._forget(step)
-                self._writer.count_dropped(1)
+                self._drop(step)
             case Again(step):
                 self._go_back(step)
             case Flush():
@@ -167,17 +169,47 @@ class Worker:
                 self._writer.close(status)
         return not isinstance(message, Stop)
 
+    def _drop(self, step: int) -> None:
+        self._forget(step)
+        if step in self._spoilt:
+            self.left_out -= 1  # whoever dropped it counts it, too
+        else:
+            self._writer.count_dropped(1)
+
+    def _add(self, message: Rollout) -> None:
+        """Hold the rows of one call. Where they cannot be made of it, the whole step is left out."""
+        step = message.step
+        if step in self._spoilt:
+            return
+        try:
+            rows = message.copies.rows(step, full_width=message.full_width)
+            unknown = unknown_roles(to_array(roles)) if (roles := message.copies.columns.get("role")) is not None else ()
+        except Exception as error:  # noqa: BLE001 - what was handed over may be anything; nothing of the writer's is touched here
+            self._guard.fault(f"step {step} is left out, as each with this fault", error)
+            self._forget(step)
+            self._spoilt.add(step)
+            self.left_out += 1
+            self._writer.count_dropped(1)
+            return
+        if unknown:
+            known = ", ".join(ROLES)
+            self._guard.tell(f"no role, and taken as unknown: {', '.join(map(repr, unknown[:5]))}; roles are {known}")
+        self._open.setdefault(step, []).append(rows)
+        self._open_bytes[step] = self._open_bytes.get(step, 0) + _bytes_of(rows)
+
     def _complete(self, step: int) -> None:
         for begun in sorted(self._open):
             if begun <= step:
                 self._release(begun)
-        self._completed.append(step)
+        if step not in self._spoilt:
+            self._completed.append(step)
         self._highest = step if self._highest is None else max(self._highest, step)
 
     def _go_back(self, step: int) -> None:
         """Forget what is held of the step and of later ones, and let what follows replace what is not held any more."""
         for begun in [begun for begun in self._open if begun >= step]:
             self._forget(begun)
+        self._spoilt = {spoilt for spoilt in self._spoilt if spoilt < step}
         if self._highest is not None and self._highest >= step:
             if self._ready or self._completed:
                 self._write_part()
@@ -235,20 +267,27 @@ def _records(message: Logged) -> list[Mapping[str, Any]]:
                 {
                     "step": message.step,
                     "time": message.time,
-                    "name": str(name),
+                    "name": _text(name),
                     "value": number,
-                    "split": message.split,
-                    "source": message.source,
+                    "split": _text(message.split),
+                    "source": _text(message.source),
                 }
             )
     return records
+
+
+def _text(value: Any) -> str:
+    return str(value).encode(errors="backslashreplace").decode()
 
 
 def _number(value: Any) -> float | None:
     """The value as a number, NaN for None; None where it is not one."""
     if value is None:
         return float("nan")
-    array = to_array(value)
+    try:
+        array = to_array(value)
+    except Exception:  # noqa: BLE001 - whatever has no array is no number
+        return None
     if array.size != 1 or array.dtype.kind not in "biuf":
         return None
     return float(array.reshape(-1)[0])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,8 @@ from rl_doctor.store.decode import is_length
 
 Locate = Callable[..., Sequence[int]]
 """From an index into an array to what messages call that place."""
+
+_ROLE_ALIASES: Final[Mapping[str, str]] = {"environment": "tool", "observation": "tool"}
 
 
 def _itself(*index: int) -> tuple[int, ...]:
@@ -88,8 +90,23 @@ def _texts(array: NDArray[Any]) -> NDArray[Any]:
     texts = np.empty(array.shape, np.object_)
     for index, value in np.ndenumerate(array):
         missing = value is None or (isinstance(value, float | np.floating) and np.isnan(value))
-        texts[index] = None if missing else str(value)
+        texts[index] = None if missing else _text(value)
     return texts
+
+
+def _text(value: Any) -> str:
+    """The value as a text; half of a surrogate pair, which no file can hold, becomes its escape."""
+    text = str(value)
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def unknown_roles(values: ArrayLike) -> tuple[str, ...]:
+    """The texts among the values that are no role, sorted; those become unknown."""
+    array = np.asarray(values)
+    if array.dtype.kind in "biuf":
+        return ()
+    found = {str(value) for value in array.ravel().tolist() if isinstance(value, str)}
+    return tuple(sorted(found.difference(ROLES, _ROLE_ALIASES)))
 
 
 def _roles(array: NDArray[Any], where: str) -> NDArray[Any]:
@@ -100,4 +117,6 @@ def _roles(array: NDArray[Any], where: str) -> NDArray[Any]:
     codes = np.full(array.shape, -1, np.int8)
     for code, role in enumerate(ROLES):
         codes[array == role] = code
+    for alias, role in _ROLE_ALIASES.items():
+        codes[array == alias] = ROLES.index(role)
     return codes

@@ -339,7 +339,9 @@ class TestSlowDisk:
         recorder.close()
         assert len(naps) > 4, "the disk was slow while steps were made"
         assert sum(waits) < 0.5 * len(naps) / 2
-        assert not said(caplog)
+        first, total = said(caplog)
+        assert "queue of 40000 bytes is full" in first
+        assert f"{recorder.dropped_steps} step(s)" in total
         run = open_run(tmp_path / "run")
         steps = {batch.step: batch.n_sequences for batch in run.batches(["logprob"])}
         assert set(steps.values()) == {8}, "a step is there whole or not at all"

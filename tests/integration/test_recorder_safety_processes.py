@@ -119,7 +119,7 @@ log_step(recorder, 4)
     returned, errors = ended(tmp_path / "run", end)
     assert returned == 0, errors
     assert errors.count("\n") == 1, "the child says once that it does not record"
-    assert "not the one that records" in errors
+    assert "records nothing; that one goes on" in errors
     assert read_steps(tmp_path / "run") == [1, 2, 3, 4]
     assert open_run(tmp_path / "run").info.status == "complete"
 

@@ -424,9 +424,13 @@ class TestFailures:
             recorder.flush()
             recorder.log_batch(step=6, **(batch(6) | change))
             assert train(recorder, range(7, 9)) == 2
-        one_error(caplog, next(iter(change)))
-        assert status(tmp_path / "run") == "detached"
-        assert len(read(tmp_path / "run")["uid"]) == 20, "what was recorded before stays"
+        line, total = errors(caplog)
+        assert next(iter(change)) in line
+        assert "step 6 is left out" in line
+        assert "1 step(s) were dropped" in total
+        assert status(tmp_path / "run") == "complete"
+        assert open_run(tmp_path / "run").facts.dropped_steps == recorder.dropped_steps == 1
+        assert sorted(set(read(tmp_path / "run")["step"].tolist())) == [1, 2, 3, 4, 5, 7, 8], "the others are there"
 
     @pytest.mark.parametrize(
         "call",
@@ -450,23 +454,32 @@ class TestFailures:
             train(recorder)
             recorder.flush()
             assert not call(recorder)
-            assert train(recorder, range(6, 9)) == 3
-        one_error(caplog, "could not")
-        assert status(tmp_path / "run") == "detached"
-        assert len(read(tmp_path / "run")["uid"]) == 20
+            assert train(recorder, range(7, 9)) == 2
+        assert [line for line in errors(caplog) if "could not" in line or "step 6 is left out" in line]
+        assert "Traceback" not in caplog.text
+        assert status(tmp_path / "run") == "complete"
+        assert sorted(set(read(tmp_path / "run")["step"].tolist())) == [1, 2, 3, 4, 5, 7, 8]
 
-    def test_the_reason_is_kept(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_reason_is_kept(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: Any, **__: Any) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
         for steps, folder in enumerate((tmp_path / "nothing", tmp_path / "some")):
             with Recorder(folder) as recorder:
                 train(recorder, range(steps))
                 recorder.flush()
-                recorder.log_batch(step=steps, **(batch() | {"reward": np.zeros(3)}))
+                with monkeypatch.context() as patch:
+                    patch.setattr(RunWriter, "write_part", full)
+                    patch.setattr(RunWriter, "write_metrics", full)
+                    train(recorder, range(steps, steps + 1))
+                    assert not recorder.flush()
+                    recorder.close()
         assert len(errors(caplog)) == 2
-        with pytest.raises(NothingToJudgeError, match=r"no rows recorded .*stopped early.*reward \[3\]"):
+        with pytest.raises(NothingToJudgeError, match=r"no rows recorded .*stopped early.*No space left"):
             open_run(tmp_path / "nothing")
         (note,) = open_run(tmp_path / "some").facts.notes
         assert "stopped early" in note
-        assert "reward [3]" in note
+        assert "No space left" in note
 
     def test_mixed_widths_of_micro_batches_are_no_failure(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         with Recorder(tmp_path / "run") as recorder:
@@ -505,7 +518,8 @@ class TestFailures:
         recorder.close()
         assert train(recorder, range(6, 9)) == 3
         recorder.close()
-        one_error(caplog, "closed")
+        one_error(caplog, "closed already")
+        assert "stopped" not in caplog.text
         assert status(tmp_path / "run") == "complete"
         assert len(read(tmp_path / "run")["uid"]) == 20
 

@@ -180,3 +180,153 @@ def test_dropped_steps_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert f"{recorder.dropped_steps} step" in last
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "complete"
+
+
+class TestCalls:
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"reward_components": 3}, "reward_components must be a mapping"),
+            ({"reward": ["a", "b"]}, "where numbers belong"),
+            ({"reward": [1.0]}, "numbers of sequences"),
+            ({"logprob": [[-1.0, -2.0], [-3.0]]}, "differ in length"),
+        ],
+    )
+    def test_a_batch_that_cannot_be_recorded_costs_its_step(
+        self, change: dict[str, Any], words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            log(recorder, 1)
+            for step in (2, 3):
+                recorder.log_batch(step=step, minibatch=0, **rows())
+                recorder.log_batch(step=step, minibatch=1, **(rows() | change))
+                recorder.log_batch(step=step, minibatch=2, **rows())
+            log(recorder, 4)
+            assert recorder.flush()
+        fault, total = lines(caplog)
+        assert "step 2 is left out" in fault
+        assert words in fault
+        assert "2 step(s)" in total
+        assert steps_of(tmp_path / "run") == [1, 4]
+        facts = open_run(tmp_path / "run").facts
+        assert (facts.dropped_steps, facts.incomplete_steps) == (2, ())
+
+    @pytest.mark.parametrize("step", [2**70, "a", 2.5, None, True, np.array([1, 2]), float("nan")], ids=repr)
+    def test_a_step_that_is_none(self, step: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            log(recorder, 1)
+            recorder.log_batch(step=step, **rows())
+            recorder.log_metrics(step, {"loss": 1.0})
+            recorder.end_step(step)
+            log(recorder, 2)
+        assert all("step must be a whole number" in line for line in lines(caplog))
+        assert steps_of(tmp_path / "run") == [1, 2]
+
+    @pytest.mark.parametrize("step", [3.0, np.int32(3), np.array(3)], ids=repr)
+    def test_a_step_of_another_type(self, step: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            recorder.log_batch(step=step, **rows())
+        assert not lines(caplog)
+        assert steps_of(tmp_path / "run") == [3]
+
+    def test_metrics_that_are_none(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            log(recorder, 1)
+            recorder.log_metrics(1, None)  # type: ignore[arg-type]
+            recorder.log_metrics(1, {"a\udc80": 1.0, "loss": 2.0, "odd": object()}, split=3)  # type: ignore[arg-type]
+            recorder.log_metrics(1, {"loss": 2.0})
+        (line,) = lines(caplog)
+        assert "metrics must be a mapping of names to values, not None" in line
+        assert open_run(tmp_path / "run").metrics().series("loss")[1].tolist() == [2.0]
+
+    def test_a_text_that_is_no_unicode(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            recorder.log_batch(step=1, response=["a\udc80", "\u00fc"], **rows())
+        assert not lines(caplog)
+        (batch,) = open_run(tmp_path / "run").batches(["response"])
+        assert batch.columns["response"].tolist() == ["a\\udc80", "\u00fc"]
+
+    def test_roles(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            for step in (1, 2):
+                recorder.log_batch(
+                    step=step, role=[["assistant", "environment", "observation"], ["ipython", "user", None]], **rows()
+                )
+        (line,) = lines(caplog)
+        assert "'ipython'" in line
+        first = next(iter(open_run(tmp_path / "run").batches(["role"])))
+        assert first.columns["role"].tolist() == [0, 1, 1, -1, 2, -1]
+
+    def test_columns_of_the_recorder_itself(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            for step in (1, 2):
+                recorder.log_batch(step=step, sequence=[7, 8], stored_length=[1, 1], **rows())
+        said = lines(caplog)
+        assert len(said) == 2
+        assert all("recorder itself" in line for line in said)
+        assert steps_of(tmp_path / "run") == [1, 2]
+
+
+class TestRagged:
+    @pytest.mark.parametrize("kind", [list, tuple, np.array])
+    def test_rows_of_different_lengths(self, kind: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            recorder.log_batch(
+                step=1,
+                logprob=[kind([-1.0, -2.0]), kind([-3.0]), kind([])],
+                token_id=[kind([5, 6]), kind([7]), []],
+                reward=[1, 0, 0],
+            )
+        assert not lines(caplog)
+        (batch,) = open_run(tmp_path / "run").batches(["logprob", "token_id", "response_length"])
+        assert batch.columns["logprob"].tolist() == [-1, -2, -3]
+        assert batch.columns["token_id"].tolist() == [5, 6, 7]
+        assert batch.columns["response_length"].tolist() == [2, 1, 0]
+        assert batch.splits.tolist() == [0, 2, 3, 3]
+
+    def test_a_mask_says_what_is_kept(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            recorder.log_batch(
+                step=1, logprob=[[-1.0, -2.0], [-3.0]], response_mask=[[1, 0], [1]], response_length=[1, 1], advantage=[1.0, 2.0]
+            )
+        assert not lines(caplog)
+        (batch,) = open_run(tmp_path / "run").batches(["logprob", "response_length"])
+        assert batch.columns["logprob"].tolist() == [-1, -3]
+        assert batch.columns["response_length"].tolist() == [1, 1]
+
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            {"logprob": [[-1.0, -2.0], [-3.0]], "token_id": [[1], [2, 3]]},
+            {"logprob": [[-1.0, -2.0], [-3.0]], "response_mask": np.ones((2, 4))},
+            {"logprob": [[-1.0, -2.0], [-3.0]], "input_ids": [[1, 2], [3]], "prompt_length": [1, 0]},
+            {"logprob": [[-1.0, -2.0], [-3.0]], "attention_mask": [[1, 1], [1]], "prompt_length": [1, 0]},
+        ],
+    )
+    def test_what_cannot_be_padded_for_certain(
+        self, columns: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            recorder.log_batch(step=1, **columns)
+            log(recorder, 2)
+        fault, _ = lines(caplog)
+        assert "[B, T]" in fault
+        assert steps_of(tmp_path / "run") == [2]
+
+
+class TestPlaces:
+    def test_a_second_thread_is_named(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            log(recorder, 1, 2)
+            other = threading.Thread(target=log, args=(recorder, 1))
+            other.start()
+            other.join()
+        (line,) = lines(caplog)
+        assert "another thread" in line
+        assert "going back" not in line
+
+    def test_a_falling_step_says_what_to_do(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with Recorder(tmp_path / "run") as recorder:
+            log(recorder, 1, 2, 1)
+        (line,) = lines(caplog)
+        assert "let step count over the whole training" in line
