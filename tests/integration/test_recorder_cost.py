@@ -65,7 +65,7 @@ def test_the_trainers_thread_pays_a_small_part_of_what_pandas_takes(tmp_path: Pa
     assert recorder.dropped_steps == 0
     for recorded in (recorder_alone, recorder_beside):
         assert statistics.median(padded) > 30 * statistics.median(recorded)
-        # The fastest form for pandas, without padding: 22 to 28 where it is quiet; neighbours in the cache cost us more than pandas.
+        # The fastest form for pandas, without padding: 22 to 28 where it is quiet; neighbours in the cache cost us more.
         assert statistics.median(flat) > 12 * statistics.median(recorded)
 
 
