@@ -29,18 +29,19 @@ from tests.property.log_files import field, varint
 STEPS: Final = 10_000
 CHECK_SECONDS: Final = 1.0
 BEYOND: Final[Mapping[str, float]] = {
-    "trl-console": 1.3,
-    "verl-console": 1.15,
-    "verl-console-ray": 1.25,
-    "verl-console-lines": 1.25,
-    "wandb": 1.15,
+    "trl-console": 1.4,
+    "verl-console": 1.25,
+    "verl-console-ray": 1.35,
+    "verl-console-lines": 1.4,
+    "wandb": 1.3,
 }
 """Forms that do not keep the second of a check yet, and what holds them instead."""
 READ_SECONDS: Final[Mapping[str, float]] = {
-    "csv": 0.25, "jsonl": 0.25, "parquet": 0.25, "trl-console": 0.5, "verl-console": 0.35, "verl-console-ray": 0.45,
-    "verl-console-lines": 0.6, "tensorboard": 0.35, "wandb": 0.45, "trackio": 0.35, "trainer-state": 0.35, "minimind": 0.5,
+    "csv": 0.35, "jsonl": 0.4, "parquet": 0.25, "trl-console": 0.75, "verl-console": 0.55, "verl-console-ray": 0.65,
+    "verl-console-lines": 0.75, "tensorboard": 0.45, "wandb": 0.6, "trackio": 0.45, "trainer-state": 0.45, "minimind": 0.55,
 }  # fmt: skip
-"""CPU time of reading a log of each form; what a check does beside reading takes 0.7 s, start-up included."""
+"""CPU time of reading a log of each form, a quarter above what was measured; what a check does beside reading takes 0.7 s,
+start-up included."""
 CHECK_MEBIBYTES: Final = 150.0
 FLOOR_MEBIBYTES: Final = 62.0
 """Memory of a process that imports the core's dependencies only, where the system maps no more of their files than is used."""

@@ -14,7 +14,8 @@ from tests.unit.analyzer.memory import Row
 CONFIG: Final = RunConfig(
     clip_low=0.2, clip_high=0.3, dual_clip=1.5, log_ratio_clamp=0.6, kl_coef=0.05, kl_estimator="k3", kl_in_reward=False,
     kl_input_clamp=0.7, kl_output_clamp=0.1, entropy_coef=0.01, loss_agg="token-mean", adv_estimator="grpo", adv_eps=1e-4,
-    adv_ddof=1, adv_norm="group", gamma=0.97, lam=0.9, value_clip=0.2, max_response_length=5, max_grad_norm=1.0, reward_weights={"fmt": 0.5},
+    adv_ddof=1, adv_norm="group", gamma=0.97, lam=0.9, value_clip=0.2, max_response_length=5, max_grad_norm=1.0,
+    reward_weights={"fmt": 0.5},
 )  # fmt: skip
 _REWARDS: Final = (0.0, 1.0, 1.0, 0.1, 0.1 + 1e-5, -2.0, math.nan)
 _LOGPROBS: Final = ("logprob", "old_logprob", "rollout_logprob", "ref_logprob", "teacher_logprob")
