@@ -34,8 +34,12 @@ BEYOND: Final[Mapping[str, float]] = {
     "verl-console-ray": 1.35,
     "verl-console-lines": 1.4,
     "wandb": 1.3,
+    "tensorboard": 1.25,
+    "trackio": 1.25,
+    "trainer-state": 1.25,
+    "minimind": 1.3,
 }
-"""Forms that do not keep the second of a check yet, and what holds them instead."""
+"""Forms that do not keep the second of a check, or not beside busy neighbours, and what holds them instead."""
 READ_SECONDS: Final[Mapping[str, float]] = {
     "csv": 0.35, "jsonl": 0.4, "parquet": 0.25, "trl-console": 0.75, "verl-console": 0.55, "verl-console-ray": 0.65,
     "verl-console-lines": 0.75, "tensorboard": 0.45, "wandb": 0.6, "trackio": 0.45, "trainer-state": 0.45, "minimind": 0.55,

@@ -7,12 +7,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from rl_doctor import Recorder, open_run
 from rl_doctor.collectors.openrlhf_mark import ENTRY, Destination, Mark
 from rl_doctor.collectors.openrlhf_worker import install_actor
 
+torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 
 INFO = {"trainer": "openrlhf", "writing_ranks": [0, 1], "world_size": 1}
