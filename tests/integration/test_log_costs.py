@@ -197,7 +197,8 @@ def _trainer_state(path: Path, columns: Columns) -> None:
 
 
 def _minimind(path: Path, columns: Columns) -> None:
-    called = [f"Part {one} {two}" for one in "ABCDEF" for two in "VWXYZ"]
+    known = ["Reward", "KL_ref", "Adv Std", "Adv Mean", "Actor Loss", "Avg Response Len", "Learning Rate"]
+    called = [*known, *(f"Part {one} {two}" for one in "ABCDEF" for two in "VWXYZ")][: len(NAMES)]
     with path.open("w") as file:
         for step, row in _rows(columns):
             pairs = ", ".join(f"{name}: {value:.4f}" for name, value in zip(called, row.values(), strict=True))
