@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -58,7 +59,7 @@ def _install(owner: type, to: Destination, kind: type[_Passes]) -> None:
     wrap(owner, "training_step", training_step)
 
 
-class _Passes:
+class _Passes(ABC):
     """The passes of one model over the replay buffer, in one process.
 
     Nothing here raises. The first sequence brings the session to record in; until then, and where none comes, nothing is done.
@@ -126,23 +127,23 @@ class _Passes:
             columns = {**self._ids(), **self._context(), **_masks(experience), **self._columns(experience)}
             recorder.log_batch(step=self._marks[0].step, **{name: value for name, value in columns.items() if value is not None})
 
-    def _session(self, mark: Mark) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _session(self, mark: Mark) -> int | None: ...
 
-    def _folder(self) -> Path:
-        raise NotImplementedError
+    @abstractmethod
+    def _folder(self) -> Path: ...
 
-    def _engine(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _engine(self) -> Any: ...
 
-    def _tap(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _tap(self) -> None: ...
 
-    def _columns(self, experience: Any) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _columns(self, experience: Any) -> dict[str, Any]: ...
 
-    def _context(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _context(self) -> dict[str, Any]: ...
 
     def _open(self, mark: Mark) -> None:
         session = self._session(mark)
