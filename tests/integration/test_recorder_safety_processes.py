@@ -28,6 +28,8 @@ import numpy as np
 from rl_doctor import Recorder
 from tests.integration.test_recorder_safety import log_step
 
+# A shell that started the tests in the background may have had the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 recorder = Recorder(sys.argv[1])
 for step in (1, 2):
     log_step(recorder, step)
