@@ -243,7 +243,8 @@ def test_nothing_is_kept_alive(tmp_path: Path) -> None:
                 gc.collect()
                 counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
         assert all(gone)
-        assert len(set(counts)) == 1, counts
+        # What other tests left behind may go meanwhile.
+        assert counts == sorted(counts, reverse=True), counts
     assert len(logprobs(tmp_path / "run")) == 500
 
 
