@@ -243,8 +243,9 @@ def test_nothing_is_kept_alive(tmp_path: Path) -> None:
                 gc.collect()
                 counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
         assert all(gone)
-        # What other tests left behind may go meanwhile.
-        assert counts == sorted(counts, reverse=True), counts
+        # What other tests left behind may still go in the first hundred steps.
+        assert len(set(counts[1:])) == 1, counts
+        assert counts[0] >= counts[1], counts
     assert len(logprobs(tmp_path / "run")) == 500
 
 
