@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.names import held_out
-from rl_doctor.analyzer.names.bookkeeping import bookkeeping
-from rl_doctor.analyzer.names.generic import OFFLINE, averaged, below_topic, is_average
-from rl_doctor.analyzer.names.recognise import general, identify, lookup, names_of, settings_of, trainer_of, version_bounds
-from rl_doctor.analyzer.names.registry import Name, plain
+from rl_doctor.analyzer.dialects import held_out
+from rl_doctor.analyzer.dialects.bookkeeping import bookkeeping
+from rl_doctor.analyzer.dialects.generic import OFFLINE, averaged, below_topic, is_average
+from rl_doctor.analyzer.dialects.recognise import general, identify, lookup, names_of, settings_of, trainer_of, version_bounds
+from rl_doctor.analyzer.dialects.registry import Name, plain
 from rl_doctor.analyzer.series import Series
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.metric_log import MetricLog, Points

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.dialects.registry import Dialect, Entries, Hypothesis, Logged, Window, find_dialect
 from rl_doctor.analyzer.engine import lacking
+from rl_doctor.analyzer.recompute.registry import Dialect, Entries, Hypothesis, Logged, Window, find_dialect
 from rl_doctor.analyzer.registry import Metric, Reduction, metrics_for
 from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.analyzer.series import Series

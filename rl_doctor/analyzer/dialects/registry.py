@@ -1,156 +1,236 @@
-"""Dialects: how each trainer arrives at the numbers it logs. A module here that declares one is found by being there."""
+"""Where the trainers' names register. A module in ``analyzer/dialects`` that declares a trainer is found by being there.
+
+Names are compared in their plain form, since tables write ``/`` as ``_`` and reporters put ``train/`` before it.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from types import MappingProxyType
+from typing import Final
 
-from rl_doctor.analyzer.registry import Metric, Reduction
+import numpy as np
+from numpy.typing import NDArray
+
 from rl_doctor.discovery import import_modules
-from rl_doctor.schema import RunInfo
+from rl_doctor.schema import RunConfig
+from rl_doctor.store.metric_log import Points
 
-EPSILON32: Final = 2.0**-23
-"""Spacing of float32 at 1."""
-TOLERANCE: Final = 1e-6
-"""Error that a float32 reduction may make, in units of the mean absolute summand."""
+Version = tuple[int, ...]
+Lookup = Callable[[str], Points | None]
+"""Native name -> what was logged under it; None where that is nothing or, for a family, more than one name."""
+
+_SEPARATORS: Final = str.maketrans("/. ", "___")
+_PREFIX: Final = "train_"
+LONGEST: Final = 200
+"""Longer names than any trainer writes are not held against patterns: that could take for ever."""
+_REMEMBERED: Final = 8192
+"""Names whose form is kept: more than the logs of a run hold beside the tables."""
+_PLACE: Final = re.compile(r"\\\{(\w+)\\\}")
+_NUMBERED: Final = re.compile(r"@\(\?P<(\w+)>\.\+\)")
+AT: Final = r"(?:@|_(?=\d))"
+"""What stands between a statistic and the number of answers: tensorboardX writes ``mean@8`` as ``mean_8``."""
+
+
+@lru_cache(_REMEMBERED)
+def spelled(name: str) -> str:
+    """A native name with one separator and without the prefix of the training split, in its own case."""
+    made = name.replace(" / ", "/").translate(_SEPARATORS)
+    while made.lower().startswith(_PREFIX):
+        made = made[len(_PREFIX) :]
+    return made
+
+
+@lru_cache(_REMEMBERED)
+def plain(name: str) -> str:
+    """The form in which native names are compared: ``spelled``, in lower case."""
+    return spelled(name).lower()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Name:
+    """What a trainer calls a number.
+
+    Attributes:
+        native: as the trainer writes it; ``{word}`` stands for any text, as in ``rewards/{function}/mean``.
+        metric: canonical metric, with the same ``{word}`` for a family; None where the number is known and means none.
+        factor: value of the metric = factor * logged value + offset.
+        offset: see ``factor``.
+        since: first version with this meaning, or None.
+        until: first version without it, or None.
+        algorithms: the algorithms whose logs have this meaning; empty for all.
+        holds: whether the logged numbers bear the meaning out, where the name alone does not tell; None for always.
+        measured: whether it is logged only where it is measured, so that 0 in every row is a value.
+        note: what the reader must know where the number is not what its name says.
+        note_by: the same from the run's configuration, "" for nothing; None where that does not tell, so that ``note`` stands.
+    """
+
+    native: str
+    metric: str | None
+    factor: float = 1.0
+    offset: float = 0.0
+    since: Version | None = None
+    until: Version | None = None
+    algorithms: frozenset[str] = frozenset()
+    holds: Callable[[Lookup], bool] | None = None
+    measured: bool = False
+    note: str = ""
+    note_by: Callable[[RunConfig], str | None] | None = None
+
+    def told(self, config: RunConfig) -> str:
+        """What the reader must know in a run of this configuration."""
+        found = None if self.note_by is None else self.note_by(config)
+        return self.note if found is None else found
+
+    @property
+    def family(self) -> bool:
+        """Whether it stands for several names."""
+        return "{" in self.native
+
+    def value(self, logged: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Logged values in the metric's terms."""
+        if self.factor == 1.0 and self.offset == 0.0:
+            return logged
+        return np.asarray(self.factor * logged + self.offset)
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """What a trainer appends to the list that it averages when it logs.
+class Bounds:
+    """What is known of a version: ``low`` <= version < ``high``; None where that side is open."""
 
-    Attributes:
-        total: sum of the entries; NaN where the recording is incomplete, so that nothing can be compared.
-        number: number of entries; an entry that is NaN in the trainer is left out, as the trainer leaves it out.
-        tolerance: sum of what rounding can change in each entry.
-    """
+    low: Version | None = None
+    high: Version | None = None
 
-    total: float = 0.0
-    number: int = 0
-    tolerance: float = 0.0
+    def within(self, item: Name) -> bool:
+        """Whether every version that is possible has the meaning ``item``."""
+        early = item.since is not None and (self.low is None or self.low < item.since)
+        late = item.until is not None and (self.high is None or self.high > item.until)
+        return not early and not late
 
-    @property
-    def count(self) -> int:
-        """Number of entries."""
-        return self.number
-
-    def __add__(self, other: Entries, /) -> Entries:
-        return Entries(self.total + other.total, self.number + other.number, self.tolerance + other.tolerance)
+    def meets(self, other: Bounds) -> Bounds:
+        """Both bounds at once."""
+        lows = [one for one in (self.low, other.low) if one is not None]
+        highs = [one for one in (self.high, other.high) if one is not None]
+        return Bounds(max(lows, default=None), min(highs, default=None))
 
 
-UNKNOWN: Final = Entries(math.nan, 1)
-"""An entry that the recording is too incomplete to give."""
-
-
-def entry(value: float, tolerance: float = 0.0) -> Entries:
-    """One entry; none where the trainer's value is NaN."""
-    return Entries() if math.isnan(value) else Entries(value, 1, tolerance)
-
-
-Window = Literal["mean", "per_step", "step"]
+def bounds_of(version: str | None) -> Bounds:
+    """Bounds that a version gives: itself. Unknown or unreadable, it gives none."""
+    parts = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+    if parts is None:
+        return Bounds()
+    exact = tuple(int(part or 0) for part in parts.groups())
+    return Bounds(exact, (*exact[:2], exact[2] + 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hypothesis:
-    """A way in which a trainer may arrive at another number than its definition says.
+class Trainer:
+    """One trainer: its names, and by which of them it is recognised.
 
     Attributes:
-        name: a few words, unique for its key.
-        sentence: what the logged number then is or does; follows "the logged <key>".
-        reduction: what is folded, at the same level as the key's own.
-        entries: as those of the key.
+        name: as in ``RunInfo.trainer``.
+        label: for pages and messages.
+        source: where the names were read, with versions.
+        names: in the order in which they are preferred for the same metric.
+        marks: names that speak for this trainer; it is recognised by at least ``least`` of them.
+        least: see ``marks``.
+        kinds: algorithm -> names; the first of which any combination (names joined by ``+``) is there is the algorithm.
+        refine: (algorithm by the names, what was logged) -> algorithm.
+        dated: plain names -> what they tell of the version.
+        validation: tiers of names of scores on held-out prompts, the best first; ``{source}`` is the data source.
+        best: the same for the best of several answers.
+        settings: field of ``RunConfig`` -> names under which its constant value is logged, the surest first.
     """
 
     name: str
-    sentence: str
-    reduction: Reduction
-    entries: Callable[[Any], Entries]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Logged:
-    """One native key of a trainer.
-
-    Attributes:
-        name: native name, as the trainer logs it.
-        metric: canonical metric that it corresponds to most closely, or None.
-        unit: unit of the value.
-        reduction: what is folded per step or per generation batch.
-        entries: State -> Entries of that step or generation batch.
-        window: how the entries since the last log become one number: "mean" over entries, "per_step" their sum over the
-            number of steps, "step" the mean over entries of the logged step alone.
-        hypotheses: known ways to get it wrong, the most specific first.
-    """
-
-    name: str
-    metric: str | None
-    unit: str
-    reduction: Reduction
-    entries: Callable[[Any], Entries]
-    window: Window = "mean"
-    hypotheses: tuple[Hypothesis, ...] = ()
-
-
-Keys = Callable[[RunInfo, Collection[str], Collection[str]], tuple[Logged, ...]]
-"""(Run's description, its columns, names that it logged) -> what can be recomputed."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Dialect:
-    """What one trainer logs.
-
-    Attributes:
-        name: for messages, e.g. "TRL GRPO".
-        applies: whether a run was written by this trainer, in a version whose definitions are known.
-        logged: lists the keys that can be recomputed.
-        source: where the definitions come from.
-        missing_rows: how many rows a step lacks: with any, nothing is compared at it. None where the keys see to it themselves.
-        settings: what of the run's description the keys depend on: a session whose number of ranks or configuration gives others
-            has its steps judged by them. None where all sessions are judged by the newest one's.
-    """
-
-    name: str
-    applies: Callable[[RunInfo], bool]
-    logged: Keys
+    label: str
     source: str
-    missing_rows: Metric | None = None
-    settings: Callable[[RunInfo], object] | None = None
+    names: tuple[Name, ...]
+    marks: tuple[str, ...] = ()
+    least: int = 2
+    kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    refine: Callable[[str, Lookup], str] = lambda algorithm, _: algorithm
+    dated: Callable[[Collection[str]], Bounds] = lambda _: Bounds()
+    validation: tuple[tuple[str, ...], ...] = ()
+    best: tuple[tuple[str, ...], ...] = ()
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-_DIALECTS: Final[dict[str, Dialect]] = {}
+class Names:
+    """A list of names, ready to be looked up.
+
+    Args:
+        items: entries in the order of preference.
+    """
+
+    def __init__(self, items: Iterable[Name]) -> None:
+        self._metrics: set[str | None] = set()
+        self._exact: dict[str, list[tuple[int, Name]]] = {}
+        self._families: list[tuple[int, Name, re.Pattern[str]]] = []
+        for rank, item in enumerate(items):
+            self._metrics.add(item.metric)
+            if item.family:
+                self._families.append((rank, item, pattern(item.native)))
+            else:
+                self._exact.setdefault(plain(item.native), []).append((rank, item))
+
+    def means(self, metric: str) -> bool:
+        """Whether some name means the metric."""
+        return metric in self._metrics
+
+    def find(self, native: str) -> list[tuple[int, Name, str | None]]:
+        """Entries for a native name, exact ones alone where there are any, each with its rank and its metric."""
+        native = native.replace(" / ", "/")
+        made = spelled(native)
+        if exact := self._exact.get(made.lower()):
+            return [(rank, item, item.metric) for rank, item in exact]
+        if len(made) > LONGEST:
+            return []
+        found = []
+        for rank, item, regex in self._families:
+            if match := regex.fullmatch(made):
+                start = len(native) - len(made)
+                words = {word: native[start + match.start(word) : start + match.end(word)] for word in match.groupdict()}
+                found.append((rank, item, None if item.metric is None else item.metric.format(**words)))
+                break
+        return found
 
 
-def dialect(
-    name: str, applies: Callable[[RunInfo], bool], *, source: str, missing_rows: Metric | None = None,
-    settings: Callable[[RunInfo], object] | None = None,
-) -> Callable[[Keys], Dialect]:  # fmt: skip
-    """Decorate the function that lists what a trainer logs, and register it as a dialect."""
-
-    def register(logged: Keys) -> Dialect:
-        if name in _DIALECTS:
-            raise ValueError(f"dialect {name} is registered twice")
-        _DIALECTS[name] = Dialect(name, applies, logged, source, missing_rows, settings)
-        return _DIALECTS[name]
-
-    return register
+@cache
+def pattern(native: str) -> re.Pattern[str]:
+    """A native name as a pattern on ``spelled`` names; each ``{word}`` is a group."""
+    made = _PLACE.sub(r"(?P<\1>.+)", re.escape(spelled(native)))
+    return re.compile(_NUMBERED.sub(lambda found: rf"{AT}(?P<{found[1]}>\d+)", made), re.IGNORECASE)
 
 
-def dialects() -> Mapping[str, Dialect]:
-    """Every dialect by name."""
+def matching(native: str, names: Collection[str]) -> list[str]:
+    """Those of the plain ``names`` that ``native`` stands for."""
+    if "{" not in native:
+        return [made] if (made := plain(native)) in names else []
+    regex = pattern(native)
+    return [name for name in names if len(name) <= LONGEST and regex.fullmatch(name)]
+
+
+def together(natives: str, names: Collection[str]) -> bool:
+    """Whether all of several native names, joined by ``+``, are among the plain ``names``."""
+    return all(matching(native, names) for native in natives.split("+"))
+
+
+_TRAINERS: Final[dict[str, Trainer]] = {}
+
+
+def trainer(declared: Trainer) -> Trainer:
+    """Register a trainer and return it."""
+    if declared.name in _TRAINERS:
+        raise ValueError(f"trainer {declared.name} is registered twice")
+    _TRAINERS[declared.name] = declared
+    return declared
+
+
+def trainers() -> Mapping[str, Trainer]:
+    """Every trainer by name."""
     import_modules("rl_doctor.analyzer.dialects")
-    return _DIALECTS
-
-
-def find_dialect(info: RunInfo) -> Dialect | None:
-    """The dialect of the trainer that wrote the run, or None where it is unknown."""
-    return next((known for known in dialects().values() if known.applies(info)), None)
-
-
-def at_least(version: str | None, *wanted: int) -> bool:
-    """Whether a dotted version is known and not older than ``wanted``, with the same major number."""
-    if version is None:
-        return False
-    numbers = [int(part) for part in version.split(".")[: len(wanted)] if part.isdigit()]
-    return len(numbers) == len(wanted) and numbers[0] == wanted[0] and numbers >= list(wanted)
+    return MappingProxyType(_TRAINERS)

@@ -1,288 +1,206 @@
-"""TRL's ``GRPOTrainer`` and ``RLOOTrainer``: what each logged key means.
-
-Keys of the update have one entry per micro-batch, reduced over the ranks by token counts; keys of the generation one per
-generation batch. When a row is logged, each key is the unweighted mean of its entries since the last row, NaN left out.
-"""
+"""TRL: GRPO, RLOO, PPO, preference, reward-model and supervised trainers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from functools import partial
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, derived, selected
-from rl_doctor.analyzer.dialects import trl_rollouts as rollouts
-from rl_doctor.analyzer.dialects.hypotheses import Part, other_estimators, other_means, other_stages, parted
-from rl_doctor.analyzer.dialects.registry import Entries, Hypothesis, Logged, at_least, dialect
-from rl_doctor.analyzer.dialects.stages import (
-    MICROBATCH,
-    MICROBATCH_OF_RANK,
-    Flags,
-    Shares,
-    largest,
-    means,
-    pooled,
-    ranges_by,
-    rounded_sum,
-    smallest,
-    sums_by,
-    sums_over_ranks,
-    token_shares,
-)
-from rl_doctor.analyzer.dialects.trl_settings import Settings
-from rl_doctor.analyzer.dialects.trl_tokens import Terms, terms
-from rl_doctor.analyzer.registry import Reduction
-from rl_doctor.schema import REWARD_COMPONENT_PREFIX, RunInfo
-from rl_doctor.store.batch import Batch
+from rl_doctor.analyzer.dialects.registry import Bounds, Lookup, Name, Trainer, Version, matching, trainer
 
-_RATIO: Final = ("logprob", "old_logprob")
-_CLIPPED: Final = frozenset({"grpo", "bnpo", "dr_grpo", "dapo", "luspo"})
-_FIRST: Final = (1, 16)
-_STATISTICS: Final[tuple[tuple[str, Callable[[Floats], float]], ...]] = (("mean", np.mean), ("min", np.min), ("max", np.max))
+PREFERENCE: Final = frozenset({"dpo", "kto", "orpo", "cpo"})
+_RLOO: Final = frozenset({"rloo"})
+_ASYNC: Final = frozenset({"async_grpo"})
+_PPO: Final = frozenset({"ppo"})
+_REWARD: Final = frozenset({"reward_model"})
+_SFT: Final = frozenset({"sft"})
 
 
-def _applies(info: RunInfo, algorithm: str) -> bool:
-    known = (info.trainer or "").lower() == "trl" and (info.algorithm or "").lower() == algorithm
-    return known and at_least(info.trainer_version, *_FIRST)
+def _of_batch(logged: Lookup) -> bool | None:
+    """Whether ``reward_std`` is that of the batch, as the only reward function's is; None with several or none."""
+    total, single = logged("reward_std"), logged("rewards/{function}/std")
+    reward, own = logged("reward"), logged("rewards/{function}/mean")
+    if total is None or single is None or reward is None or own is None:
+        return None
+    steps = np.intersect1d(np.intersect1d(total[0], single[0]), np.intersect1d(reward[0], own[0]))
+    spread, other, mean, part = (values[np.isin(at, steps)] for at, values in (total, single, reward, own))
+    told = np.isfinite(spread) & np.isfinite(other) & (other > 0.0) & (part != 0.0)
+    if not told.any():
+        return None
+    weight = float(np.median(mean[told] / part[told]))
+    return bool(np.allclose(spread[told], abs(weight) * other[told], rtol=5e-3))
 
 
-@dialect("TRL GRPO", partial(_applies, algorithm="grpo"), source="trl 1.16, trainer/grpo_trainer.py", settings=Settings.of)
-def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
-    """What ``GRPOTrainer`` logs."""
-    settings = Settings.of(info)
-    if settings is None or info.partial:
-        return ()
-    found = [_mean(settings, "entropy", "policy.entropy", "nat", _entropy, ("entropy",))]
-    kl_needs = ("logprob", "ref_logprob", *(("old_logprob",) if settings.bias_corrected_kl else ()))
-    if settings.beta:
-        found.append(_reference_kl(settings, kl_needs))
-    if settings.loss_type in _CLIPPED:
-        found += _clip_keys(settings, lambda t: t.clipped, Terms.flag_shares, Terms.fractions)
-    if settings.loss_type == "cispo":
-        needs = (*_RATIO, "advantage")
-        found.append(_mean(settings, "cispo_clip_ratio", "policy.clip_frac_high", "1", lambda t: _flagged(t, 1), needs))
-    if settings.plain_loss and "aux_loss" not in names:
-        found.append(_grpo_loss(settings, kl_needs if settings.beta else ()))
-    if settings.aggregation == "sum_then_normalize":
-        found.append(_zero_deviation(settings, by_group=settings.scale_rewards != "batch"))
-    return (*found, *_generation(settings, columns, names), *_sampling(settings))
+def _batch_deviation(logged: Lookup) -> bool:
+    return _of_batch(logged) is True
 
 
-@dialect("TRL RLOO", partial(_applies, algorithm="rloo"), source="trl 1.16, trainer/rloo_trainer.py", settings=Settings.of)
-def rloo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
-    """What ``RLOOTrainer`` logs."""
-    settings = Settings.of(info)
-    if settings is None or info.partial:
-        return ()
-    found = [_mean(settings, "entropy", "policy.entropy", "nat", _entropy, ("entropy",))]
-    found += _clip_keys(settings, lambda t: t.summed_clipped, Terms.row_shares, _as_numbers)
-    if settings.beta:
-        needs = tuple(rollouts.value(name) for name in ("tokens", "reference_k1", "reference_k1_size"))
-        found.append(_once(settings, "kl", "ref.kl_k1", "nat", rollouts.reference_k1, *needs))
-    if "aux_loss" not in names:
-        loss = sums_by(MICROBATCH_OF_RANK, _of(settings, lambda t: t.summed_loss), needs=(*_RATIO, "advantage"))
-        found.append(_loss(settings, loss))
-    found.append(_zero_deviation(settings, by_group=True))
-    return (*found, *_generation(settings, columns, names))
+def _group_deviation(logged: Lookup) -> bool:
+    return _of_batch(logged) is False
 
 
-def _of(settings: Settings, shares: Callable[[Terms], Shares]) -> Callable[[Batch], Shares]:
-    return lambda batch: shares(terms(batch, settings))
+def _refine(algorithm: str, logged: Lookup) -> str:
+    """RLOO logs the names of GRPO, but its ``kl`` is signed."""
+    kl = logged("kl")
+    return "rloo" if algorithm == "grpo" and kl is not None and bool((kl[1] < 0.0).any()) else algorithm
 
 
-def _entropy(t: Terms) -> Shares:
-    return token_shares(t.batch, selected(t.batch, "entropy"))
+def _dated(names: Collection[str]) -> Bounds:
+    """What the names tell of the version. One that is not there tells nothing: it may have been left out of an export."""
+    functions = [name for name in matching("rewards/{function}", names) if name.rpartition("_")[2] not in _NO_FUNCTION]
+    if functions:
+        return Bounds(None, (0, 17))
+    newest = [version for native, version in _SINCE.items() if matching(native, names)]
+    return Bounds(max(newest, default=None))
 
 
-def _flagged(t: Terms, which: int) -> Shares:
-    flags = t.clipped
-    return t.flag_shares(flags[which], flags[2])
+def _where_penalised(logged: Lookup) -> bool:
+    """Whether a KL is logged only where a KL term is on. Unsloth, which keeps the old name of the length, always logs one."""
+    return logged("completion_length") is None or logged("completions/mean_length") is None
 
 
-def _as_numbers(_terms: Terms, flags: Flags, near: Flags) -> tuple[Floats, Floats]:
-    return flags.astype(np.float64), near.astype(np.float64)
+_NO_FUNCTION: Final = frozenset({"mean", "std", "chosen", "rejected", "margins", "accuracies"})
+_SINCE: Final[Mapping[str, Version]] = {
+    "rewards/{function}/std": (0, 17),
+    "frac_reward_zero_std": (0, 18),
+    "sampling/sampling_logp_difference/mean": (0, 23),
+    "tools/call_frequency": (0, 26),
+    "step_time": (0, 26),
+    "policy_loss": (1, 9),
+}
 
+_NAMES: Final = (
+    Name("loss", "pref.loss", algorithms=PREFERENCE | _REWARD),
+    Name("rewards/chosen", "pref.chosen_reward", algorithms=PREFERENCE),
+    Name("rewards/rejected", "pref.rejected_reward", algorithms=PREFERENCE),
+    Name("rewards/margins", "pref.margin", algorithms=PREFERENCE),
+    Name("rewards/accuracies", "pref.accuracy", algorithms=PREFERENCE),
+    Name("logps/chosen", "pref.chosen_logprob", algorithms=PREFERENCE),
+    Name("logps/rejected", "pref.rejected_logprob", algorithms=PREFERENCE),
+    Name("margin", "pref.margin", algorithms=_REWARD),
+    Name("accuracy", "pref.accuracy", algorithms=_REWARD),
+    Name("mean_reward", None, algorithms=_REWARD, note="is the score of the reward model being trained: nothing is rewarded"),
+    Name("min_reward", None, algorithms=_REWARD),
+    Name("max_reward", None, algorithms=_REWARD),
+    Name("loss", "sft.loss", algorithms=_SFT),
+    Name("entropy", None, algorithms=PREFERENCE | _SFT, note="falls by design: no policy samples here"),
+    Name("mean_token_accuracy", None),
+    Name("kl", None, algorithms=PREFERENCE),
+    Name("kl", "ref.kl_k1", algorithms=_RLOO, measured=True, note="is signed (k1): it may be negative"),
+    Name(
+        "kl", "mismatch.k3", algorithms=_ASYNC, measured=True,
+        note="is between the policy and the one that sampled, not to a reference",
+    ),
+    Name("kl", "ref.kl", measured=True, holds=_where_penalised),
+    Name("kl", "ref.kl"),
+    Name("entropy", "policy.entropy"),
+    Name("reward", "reward.mean"),
+    Name("reward_std", "reward.std", since=(0, 27)),
+    Name(
+        "reward_std", "group.std_mean", until=(0, 27),
+        note="is the mean of the groups' standard deviations in this version, not that of the batch",
+    ),
+    Name("reward_std", "reward.std", holds=_batch_deviation),
+    Name(
+        "reward_std", "group.std_mean", holds=_group_deviation,
+        note="is the mean of the groups' standard deviations: across prompts the reward varies otherwise",
+    ),
+    Name(
+        "reward_std", "reward.spread",
+        note="is that of the batch from TRL 0.27 on and the mean over groups before: which it is here is not known",
+    ),
+    Name("frac_reward_zero_std", "group.zero_std_frac"),
+    Name("rewards/{function}/mean", "reward.component.{function}.mean"),
+    Name("rewards/{function}/std", "reward.component.{function}.std"),
+    Name("rewards/{function}", "reward.component.{function}.mean"),
+    Name("policy_loss", "policy.loss_pg"),
+    Name("loss", "policy.loss_total"),
+    Name("ratio", "policy.ratio_mean", algorithms=_ASYNC),
+    Name("clip_ratio/region_mean", "policy.clip_frac"),
+    Name("clip_ratio", "policy.clip_frac"),
+    Name("clip_ratio/low_mean", "policy.clip_frac_low"),
+    Name("clip_ratio/high_mean", "policy.clip_frac_high"),
+    Name("cispo_clip_ratio", "policy.clip_frac"),
+    Name("completions/mean_length", "length.mean", measured=True),
+    Name("completion_length", "length.mean"),
+    Name("completions/max_length", "length.max"),
+    Name("completions/min_length", "length.min"),
+    Name("completions/clipped_ratio", "length.truncated_frac"),
+    Name("sampling/sampling_logp_difference/mean", "mismatch.abs"),
+    Name("sampling/sampling_logp_difference/max", "mismatch.abs_max"),
+    Name("sampling/importance_sampling_ratio/mean", "mismatch.is_weight_mean"),
+    Name("sample/staleness_mean", "stale.mean"),
+    Name("sample/staleness_max", "stale.max"),
+    Name("grad_norm", "optim.grad_norm"),
+    Name("learning_rate", "optim.learning_rate"),
+    Name("objective/scores", "reward.score_mean", algorithms=_PPO),
+    Name("objective/rlhf_reward", "reward.mean", algorithms=_PPO),
+    Name("ppo/mean_scores", "reward.score_mean", algorithms=_PPO),
+    Name("env/reward_mean", "reward.mean", algorithms=_PPO),
+    Name("env/reward_std", "reward.std", algorithms=_PPO),
+    Name("ppo/std_scores", "reward.score_std", algorithms=_PPO),
+    Name(
+        "objective/kl", "ref.kl_sequence", algorithms=_PPO, measured=True,
+        note="is the sum over a response, not the mean over tokens",
+    ),
+    Name("policy/entropy_avg", "policy.entropy", algorithms=_PPO),
+    Name("ppo/policy/entropy", "policy.entropy", algorithms=_PPO),
+    Name(
+        "objective/entropy", "policy.entropy_sequence", algorithms=_PPO,
+        note="is the sum over a response, not the mean over tokens",
+    ),
+    Name("policy/approxkl_avg", "policy.kl_old_k2", algorithms=_PPO),
+    Name("ppo/policy/approxkl", "policy.kl_old_k2", algorithms=_PPO),
+    Name("ppo/policy/policykl", "policy.kl_old_k1", algorithms=_PPO),
+    Name("policy/clipfrac_avg", "policy.clip_frac", algorithms=_PPO),
+    Name("ppo/policy/clipfrac", "policy.clip_frac", algorithms=_PPO),
+    Name("val/ratio", "policy.ratio_mean", algorithms=_PPO),
+    Name("ppo/policy/ratio", None, algorithms=_PPO),
+    Name("loss/policy_avg", "policy.loss_pg", algorithms=_PPO),
+    Name("ppo/loss/policy", "policy.loss_pg", algorithms=_PPO),
+    Name("loss/value_avg", "value.loss", algorithms=_PPO),
+    Name("ppo/loss/value", "value.loss", algorithms=_PPO),
+    Name("val/clipfrac_avg", "value.clip_frac", algorithms=_PPO),
+    Name("ppo/val/clipfrac", "value.clip_frac", algorithms=_PPO),
+    Name("ppo/val/var_explained", "value.explained_var", algorithms=_PPO),
+    Name("ppo/val/mean", "value.mean", algorithms=_PPO),
+    Name("ppo/policy/advantages_mean", "adv.mean", algorithms=_PPO),
+    Name("ppo/returns/mean", "return.mean", algorithms=_PPO),
+    Name("tokens/responses_len_mean", "length.mean", algorithms=_PPO),
+    Name("lr", "optim.learning_rate", algorithms=_PPO),
+    Name("ppo/learning_rate", "optim.learning_rate", algorithms=_PPO),
+)  # fmt: skip
 
-def _mean(
-    settings: Settings, name: str, metric: str, unit: str, shares: Callable[[Terms], Shares], needs: tuple[str, ...],
-    others: tuple[Part, ...] = (),
-) -> Logged:  # fmt: skip
-    share = derived(_of(settings, shares))
-    staged = partial(means, settings.microbatch_rows)
-    reduction = sums_by(MICROBATCH, share, needs=needs)
-    parts = (*other_means(share, additive=not settings.per_sequence_ratio or name == "entropy"), *others)
-    hypotheses = (*parted(MICROBATCH, staged, needs, parts), other_stages(pooled(settings.microbatch_rows), reduction))
-    return Logged(name, metric, unit, reduction, staged(), hypotheses=hypotheses)
-
-
-def _reference_kl(settings: Settings, needs: tuple[str, ...]) -> Logged:
-    """The mean of k3; TRL multiplies it by the ratio if so configured."""
-    told = "is k3 without the ratio" if settings.bias_corrected_kl else "is k3 times the ratio"
-    twin = Part(
-        told.removeprefix("is "), told, _of(settings, lambda t: token_shares(t.batch, *t.other_kl)), ("old_logprob",)
-    )  # fmt: skip
-    others = other_estimators(lambda batch: terms(batch, settings).reference_difference, "k3")
-    shares = lambda t: token_shares(t.batch, *t.kl)  # noqa: E731
-    return _mean(settings, "kl", "ref.kl_k3", "nat", shares, needs, (twin, *others))
-
-
-def _clip_keys(
-    settings: Settings,
-    clipped: Callable[[Terms], tuple[Flags, Flags, Flags]],
-    shares: Callable[[Terms, Flags, Flags], Shares],
-    fractions: Callable[[Terms, Flags, Flags], tuple[Floats, Floats]],
-) -> list[Logged]:
-    """The five ``clip_ratio`` keys."""
-    needs = (*_RATIO, "advantage")
-
-    def pick(t: Terms, sides: tuple[int, ...]) -> tuple[Flags, Flags]:
-        flags = clipped(t)
-        return np.logical_or.reduce([flags[side] for side in sides]), flags[2]
-
-    def share_of(*sides: int) -> Callable[[Terms], Shares]:
-        return lambda t: shares(t, *pick(t, sides))
-
-    def range_of(side: int) -> Reduction:
-        return ranges_by(lambda batch: fractions(terms(batch, settings), *pick(terms(batch, settings), (side,))), needs=needs)
-
-    rows = settings.microbatch_rows
-    return [
-        _mean(settings, "clip_ratio/low_mean", "policy.clip_frac_low", "1", share_of(0), needs),
-        _mean(settings, "clip_ratio/high_mean", "policy.clip_frac_high", "1", share_of(1), needs),
-        _mean(settings, "clip_ratio/region_mean", "policy.clip_frac", "1", share_of(0, 1), needs),
-        Logged("clip_ratio/low_min", None, "1", range_of(0), smallest(rows)),
-        Logged("clip_ratio/high_max", None, "1", range_of(1), largest(rows)),
-    ]
-
-
-def _loss(settings: Settings, reduction: Reduction, hypotheses: tuple[Hypothesis, ...] = ()) -> Logged:
-    entries = sums_over_ranks(settings.microbatch_rows, settings.ranks)
-    return Logged("loss", "policy.loss_total", "1", reduction, entries, "per_step", hypotheses)
-
-
-def _grpo_loss(settings: Settings, kl_needs: tuple[str, ...]) -> Logged:
-    needs = [*_RATIO, "advantage", *kl_needs]
-    if settings.corrects_sampling:
-        needs.append("is_weight")
-    if settings.entropy_coef:
-        needs.append("entropy")
-    if settings.loss_type in {"dapo", "cispo"}:
-        needs.append("num_items_in_batch")
-    needs = list(dict.fromkeys(needs))
-    parts = (lambda t: t.loss_shares, *((lambda t: t.entropy_bonus,) if settings.entropy_coef else ()))
-    reduction = sums_by(MICROBATCH_OF_RANK, *(_of(settings, part) for part in parts), needs=tuple(needs))
-    return _loss(settings, reduction, _loss_hypotheses(settings, tuple(needs)))
-
-
-def _loss_hypotheses(settings: Settings, needs: tuple[str, ...]) -> tuple[Hypothesis, ...]:
-    """The loss with another factor for one of its terms."""
-    beta = settings.beta
-    terms_of_loss: dict[str, Callable[[Terms], Shares]] = {"policy": lambda t: t.policy_shares}
-    if beta:
-        terms_of_loss |= {"KL": lambda t: t.penalty_shares, "other KL": lambda t: t.other_penalty_shares}
-    if settings.entropy_coef:
-        terms_of_loss["entropy"] = lambda t: t.entropy_bonus
-    names = list(terms_of_loss)
-    shares = (_of(settings, share) for share in terms_of_loss.values())
-    reduction = sums_by(MICROBATCH_OF_RANK, *shares, needs=needs, total=rounded_sum)
-    plain = dict.fromkeys(names, 1.0) | ({"other KL": 0.0} if beta else {})
-
-    def hypothesis(name: str, sentence: str, **factors: float) -> Hypothesis:
-        chosen = {**plain, **{key.replace("_", " "): factor for key, factor in factors.items()}}
-        kept = tuple((names.index(key), factor) for key, factor in chosen.items() if factor)
-        return Hypothesis(name, sentence, reduction, sums_over_ranks(settings.microbatch_rows, settings.ranks, kept))
-
-    found = []
-    if beta:
-        other = "without the ratio" if settings.bias_corrected_kl else "times the ratio"
-        found += [
-            hypothesis("KL term with the opposite sign", "has the KL term with the opposite sign", KL=-1.0),
-            hypothesis("no KL term", "has no KL term", KL=0.0),
-            hypothesis("KL coefficient twice", f"applies the KL coefficient twice ({beta:g} * {beta:g})", KL=beta),
-            hypothesis("KL term without its coefficient", "has the KL term without its coefficient", KL=1.0 / beta),
-            hypothesis(f"KL term {other}", f"has the KL term {other}", KL=0.0, other_KL=1.0),
-        ]
-    if settings.entropy_coef:
-        found += [
-            hypothesis("entropy term with the opposite sign", "has the entropy term with the opposite sign", entropy=-1.0),
-            hypothesis("no entropy term", "has no entropy term", entropy=0.0),
-        ]
-    return tuple(found)
-
-
-def _once(
-    settings: Settings, name: str, metric: str | None, unit: str, function: Callable[[Batch], Entries], *needs: str,
-    optional: tuple[str, ...] = (), others: Iterable[rollouts.Other] = (),
-) -> Logged:  # fmt: skip
-    hypotheses = tuple(
-        Hypothesis(
-            other.name, other.sentence, rollouts.once(settings, other.function, *needs, *other.needs, optional=optional), _itself
-        )
-        for other in others
-    )
-    reduction = rollouts.once(settings, function, *needs, optional=optional)
-    return Logged(name, metric, unit, reduction, _itself, hypotheses=hypotheses)
-
-
-def _itself(state: Entries) -> Entries:
-    return state
-
-
-def _zero_deviation(settings: Settings, *, by_group: bool) -> Logged:
-    function = rollouts.zero_deviation(by_group=by_group)
-    return _once(settings, "frac_reward_zero_std", "group.zero_std_frac", "1", function, "reward", "group")
-
-
-def _generation(settings: Settings, columns: Collection[str], names: Collection[str]) -> list[Logged]:
-    """Rewards and lengths."""
-    components = tuple(name for name in columns if name.startswith(REWARD_COMPONENT_PREFIX))
-    whole = ("score",) if "score" in columns else ("reward",)
-    mean, deviation = rollouts.reward_mean(settings), rollouts.reward_deviation(settings)
-    spread, level = rollouts.other_reward_deviations(settings), rollouts.other_reward_means(settings)
-    found = [
-        _once(settings, "reward", "reward.mean", "reward", mean, *whole, optional=components, others=level),
-        _once(settings, "reward_std", "reward.std", "reward", deviation, *whole, optional=components, others=spread),
-    ]
-    for component in components:
-        name = component.removeprefix(REWARD_COMPONENT_PREFIX)
-        prefix, same = f"rewards/{name}", f"reward.component.{name}"
-        level, spread = rollouts.other_means_of(settings, component), rollouts.other_deviations(rollouts.column(component))
-        found.append(
-            _once(settings, f"{prefix}/mean", f"{same}.mean", "reward", rollouts.mean(component), component, others=level)
-        )
-        found.append(
-            _once(settings, f"{prefix}/std", f"{same}.std", "reward", rollouts.deviation(component), component, others=spread)
-        )
-    length = "response_length"
-    if "role" in columns:  # lengths leave out what tools and environments wrote
-        length = rollouts.value("generated")
-    elif "tools/call_frequency" in names:
-        return found
-    for statistic, function in _STATISTICS:
-        name = f"completions/{statistic}_length"
-        canonical = f"length.{statistic}" if length == "response_length" else None
-        found.append(_once(settings, name, canonical, "tokens", rollouts.lengths(length, function), length))
-        ended = rollouts.lengths(length, function, terminated=True)
-        name = f"completions/{statistic}_terminated_length"
-        found.append(_once(settings, name, None, "tokens", ended, length, "finish_reason"))
-    found.append(_once(settings, "completions/clipped_ratio", "length.limit_frac", "1", rollouts.truncated, "finish_reason"))
-    return found
-
-
-def _sampling(settings: Settings) -> list[Logged]:
-    """Distance from the engine that sampled; importance weights only where they are per token."""
-    if not settings.corrects_sampling:
-        return []
-    prefix = "sampling/sampling_logp_difference"
-    difference = tuple(rollouts.value(name) for name in ("sampling_sum", "sampling_tokens"))
-    found = [
-        _once(settings, f"{prefix}/mean", "mismatch.abs", "nat", rollouts.sampling_mean, *difference, optional=("rank",)),
-        _once(settings, f"{prefix}/max", None, "nat", rollouts.sampling_max, rollouts.value("sampling_max")),
-    ]
-    if settings.sampling_mode.startswith("token"):
-        name = "sampling/importance_sampling_ratio/mean"
-        weights = tuple(rollouts.value(name) for name in ("weight_sum", "tokens"))
-        found.append(_once(settings, name, None, "1", rollouts.weight_mean, *weights, optional=("rank",)))
-    return found
+TRL: Final = trainer(Trainer(
+    name="trl",
+    label="TRL",
+    source="TRL 0.9 to 1.16, the metrics of each trainer",
+    names=_NAMES,
+    marks=(
+        "completions/mean_length", "completion_length", "frac_reward_zero_std", "clip_ratio/region_mean",
+        "completions/clipped_ratio", "rewards/{function}", "sampling/sampling_logp_difference/mean", "rewards/margins",
+        "rewards/chosen", "logps/chosen", "logits/chosen", "mean_token_accuracy", "num_tokens", "objective/scores",
+        "objective/rlhf_reward", "objective/kl", "policy/approxkl_avg", "ppo/mean_scores", "ppo/policy/approxkl",
+        "min_reward+max_reward+margin", "log_odds_ratio", "odds_ratio_loss",
+    ),
+    kinds={
+        "orpo": ("log_odds_ratio", "odds_ratio_loss"),
+        "dpo": ("rewards/margins+rewards/accuracies", "rewards/chosen+rewards/accuracies"),
+        "kto": ("rewards/chosen", "rewards/rejected", "logps/chosen"),
+        "ppo": ("objective/kl", "objective/scores", "ppo/mean_scores"),
+        "async_grpo": ("sample/staleness_mean", "batch/groups_per_step"),
+        "grpo": (
+            "completions/mean_length+reward", "completion_length+reward", "frac_reward_zero_std", "rewards/{function}+reward",
+        ),
+        "reward_model": ("min_reward+max_reward+margin",),
+        "sft": ("mean_token_accuracy",),
+    },
+    refine=_refine,
+    dated=_dated,
+    validation=(
+        ("eval_rewards/accuracies", "eval_accuracy", "eval_mean_token_accuracy"),
+        ("eval_reward",),
+        ("eval_{source}_reward",),
+    ),
+))  # fmt: skip

@@ -1,0 +1,156 @@
+"""Dialects: how each trainer arrives at the numbers it logs. A module here that declares one is found by being there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from rl_doctor.analyzer.registry import Metric, Reduction
+from rl_doctor.discovery import import_modules
+from rl_doctor.schema import RunInfo
+
+EPSILON32: Final = 2.0**-23
+"""Spacing of float32 at 1."""
+TOLERANCE: Final = 1e-6
+"""Error that a float32 reduction may make, in units of the mean absolute summand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What a trainer appends to the list that it averages when it logs.
+
+    Attributes:
+        total: sum of the entries; NaN where the recording is incomplete, so that nothing can be compared.
+        number: number of entries; an entry that is NaN in the trainer is left out, as the trainer leaves it out.
+        tolerance: sum of what rounding can change in each entry.
+    """
+
+    total: float = 0.0
+    number: int = 0
+    tolerance: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Number of entries."""
+        return self.number
+
+    def __add__(self, other: Entries, /) -> Entries:
+        return Entries(self.total + other.total, self.number + other.number, self.tolerance + other.tolerance)
+
+
+UNKNOWN: Final = Entries(math.nan, 1)
+"""An entry that the recording is too incomplete to give."""
+
+
+def entry(value: float, tolerance: float = 0.0) -> Entries:
+    """One entry; none where the trainer's value is NaN."""
+    return Entries() if math.isnan(value) else Entries(value, 1, tolerance)
+
+
+Window = Literal["mean", "per_step", "step"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hypothesis:
+    """A way in which a trainer may arrive at another number than its definition says.
+
+    Attributes:
+        name: a few words, unique for its key.
+        sentence: what the logged number then is or does; follows "the logged <key>".
+        reduction: what is folded, at the same level as the key's own.
+        entries: as those of the key.
+    """
+
+    name: str
+    sentence: str
+    reduction: Reduction
+    entries: Callable[[Any], Entries]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Logged:
+    """One native key of a trainer.
+
+    Attributes:
+        name: native name, as the trainer logs it.
+        metric: canonical metric that it corresponds to most closely, or None.
+        unit: unit of the value.
+        reduction: what is folded per step or per generation batch.
+        entries: State -> Entries of that step or generation batch.
+        window: how the entries since the last log become one number: "mean" over entries, "per_step" their sum over the
+            number of steps, "step" the mean over entries of the logged step alone.
+        hypotheses: known ways to get it wrong, the most specific first.
+    """
+
+    name: str
+    metric: str | None
+    unit: str
+    reduction: Reduction
+    entries: Callable[[Any], Entries]
+    window: Window = "mean"
+    hypotheses: tuple[Hypothesis, ...] = ()
+
+
+Keys = Callable[[RunInfo, Collection[str], Collection[str]], tuple[Logged, ...]]
+"""(Run's description, its columns, names that it logged) -> what can be recomputed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dialect:
+    """What one trainer logs.
+
+    Attributes:
+        name: for messages, e.g. "TRL GRPO".
+        applies: whether a run was written by this trainer, in a version whose definitions are known.
+        logged: lists the keys that can be recomputed.
+        source: where the definitions come from.
+        missing_rows: how many rows a step lacks: with any, nothing is compared at it. None where the keys see to it themselves.
+        settings: what of the run's description the keys depend on: a session whose number of ranks or configuration gives others
+            has its steps judged by them. None where all sessions are judged by the newest one's.
+    """
+
+    name: str
+    applies: Callable[[RunInfo], bool]
+    logged: Keys
+    source: str
+    missing_rows: Metric | None = None
+    settings: Callable[[RunInfo], object] | None = None
+
+
+_DIALECTS: Final[dict[str, Dialect]] = {}
+
+
+def dialect(
+    name: str, applies: Callable[[RunInfo], bool], *, source: str, missing_rows: Metric | None = None,
+    settings: Callable[[RunInfo], object] | None = None,
+) -> Callable[[Keys], Dialect]:  # fmt: skip
+    """Decorate the function that lists what a trainer logs, and register it as a dialect."""
+
+    def register(logged: Keys) -> Dialect:
+        if name in _DIALECTS:
+            raise ValueError(f"dialect {name} is registered twice")
+        _DIALECTS[name] = Dialect(name, applies, logged, source, missing_rows, settings)
+        return _DIALECTS[name]
+
+    return register
+
+
+def dialects() -> Mapping[str, Dialect]:
+    """Every dialect by name."""
+    import_modules("rl_doctor.analyzer.recompute")
+    return _DIALECTS
+
+
+def find_dialect(info: RunInfo) -> Dialect | None:
+    """The dialect of the trainer that wrote the run, or None where it is unknown."""
+    return next((known for known in dialects().values() if known.applies(info)), None)
+
+
+def at_least(version: str | None, *wanted: int) -> bool:
+    """Whether a dotted version is known and not older than ``wanted``, with the same major number."""
+    if version is None:
+        return False
+    numbers = [int(part) for part in version.split(".")[: len(wanted)] if part.isdigit()]
+    return len(numbers) == len(wanted) and numbers[0] == wanted[0] and numbers >= list(wanted)

@@ -1,0 +1,330 @@
+"""Averages in stages: sums per micro-batch over the ranks first, then one entry per micro-batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums
+from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, entry
+from rl_doctor.analyzer.registry import Reduction
+from rl_doctor.analyzer.states import Keyed, Sum, Sums
+from rl_doctor.store.batch import Batch
+
+Flags = NDArray[np.bool_]
+
+MICROBATCH: Final = ("rollout_step", "epoch", "minibatch", "microbatch")
+"""Columns that tell the micro-batches of a step apart, the same on every rank."""
+MICROBATCH_OF_RANK: Final = ("rank", *MICROBATCH)
+"""Columns that tell the micro-batches of a step apart, each rank's for itself."""
+MINIBATCH: Final = ("rollout_step", "epoch", "minibatch")
+"""Columns that tell the mini-batches of a step apart."""
+_MOST_KEYS: Final = 1 << 62
+_FEW_KEYS: Final = 1 << 16
+"""Numbers below it are sorted in 16 bits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """What each sequence adds to a micro-batch's average.
+
+    Attributes:
+        numerators: float64 ``[n_sequences]``.
+        magnitudes: float64 ``[n_sequences]``, the sum of absolute terms behind each numerator, for the tolerance.
+        weights: int64 ``[n_sequences]``, what each adds to the denominator.
+        slack: float64 ``[n_sequences]``, what may flip at a threshold, in units of the numerator.
+    """
+
+    numerators: Floats
+    magnitudes: Floats
+    weights: NDArray[np.int64]
+    slack: Floats | None = None
+
+
+Share = Callable[[Batch], Shares]
+Terms = tuple[tuple[int, float], ...]
+"""Which averages of a micro-batch are added up, each with its factor."""
+
+
+def _complete(sums: Collection[Sums], rows: Collection[int], expected_rows: int | None) -> bool:
+    """Whether the micro-batches of a step are all there, each with all its rows.
+
+    Args:
+        sums: of each micro-batch (and rank); the last part sums grad_accumulation, the number of micro-batches, over rows.
+        rows: number of rows of each micro-batch over all ranks.
+        expected_rows: what that number should be, if known.
+    """
+    if expected_rows is not None and any(number != expected_rows for number in rows):
+        return False
+    accumulation = sum((item.parts[-1] for item in sums), Sum())
+    return accumulation.total == 0 or accumulation.mean == len(rows)
+
+
+def keyed_rows(batch: Batch, columns: tuple[str, ...]) -> list[tuple[tuple[int, ...], NDArray[np.intp]]]:
+    """Each combination of values of ``columns`` (0 where the run lacks one) with the rows that carry it; once per batch."""
+    key = ("keyed_rows", columns)
+    if key not in batch.scratch:
+        batch.scratch[key] = list(_keyed_rows(batch, columns))
+    found: list[tuple[tuple[int, ...], NDArray[np.intp]]] = batch.scratch[key]
+    return found
+
+
+def _keyed_rows(batch: Batch, columns: Iterable[str]) -> Iterator[tuple[tuple[int, ...], NDArray[np.intp]]]:
+    if not batch.n_sequences:
+        return
+    zeros = np.zeros(batch.n_sequences, np.int64)
+    values = [batch.columns[name].astype(np.int64) if name in batch.columns else zeros for name in columns]
+    number = _numbered(values)
+    order = np.argsort(number, kind="stable")
+    ordered = number[order]
+    starts = np.concatenate([np.zeros(1, np.intp), np.flatnonzero(ordered[1:] != ordered[:-1]) + 1])
+    keys = np.stack([column[order[starts]] for column in values], axis=1).tolist()
+    for key, rows in zip(keys, np.split(order, starts[1:]), strict=True):
+        yield tuple(key), rows
+
+
+def _numbered(columns: Sequence[NDArray[np.int64]]) -> NDArray[Any]:
+    """A number from 0 per row that tells the combinations of values apart and sorts as they do; small ones as uint16.
+
+    Counting them off as digits is far cheaper than sorting rows of several columns, and numpy sorts 16 bits by their digits.
+    """
+    lows = [int(column.min()) for column in columns]
+    widths = [int(column.max()) - low + 1 for column, low in zip(columns, lows, strict=True)]
+    size = math.prod(widths)
+    if size > _MOST_KEYS:  # such as where a value is missing
+        return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    number = np.zeros(len(columns[0]), np.int64)
+    for column, low, width in zip(columns, lows, widths, strict=True):
+        number = number * width + (column - low)
+    return number.astype(np.uint16) if size <= _FEW_KEYS else number
+
+
+def _accumulations(batch: Batch, columns: tuple[str, ...], *, read: bool) -> list[Sum]:
+    """The sum of grad_accumulation over the rows of each of ``keyed_rows``, 0 unless it is read; once per batch."""
+    values = batch.get("grad_accumulation") if read else None
+    key = ("accumulations", columns, values is None)
+    if key not in batch.scratch:
+        keyed = keyed_rows(batch, columns)
+        floats = None if values is None else np.maximum(values, 0).astype(np.float64)
+        batch.scratch[key] = [Sum(0, len(rows)) if floats is None else Sum.of(floats[rows], len(rows)) for _, rows in keyed]
+    found: list[Sum] = batch.scratch[key]
+    return found
+
+
+def rounded_sum(values: NDArray[Any], count: int) -> Sum:
+    """A sum that is rounded within each batch, for what only has to be told from something else: cheaper than ``Sum.of``."""
+    return Sum.of(np.array([values.sum(dtype=np.float64)]), count)
+
+
+def sums_by(
+    columns: tuple[str, ...], *shares: Share, needs: tuple[str, ...], optional: tuple[str, ...] = ("grad_accumulation",),
+    total: Callable[[Floats, int], Sum] = Sum.of,
+) -> Reduction:  # fmt: skip
+    """A token reduction: for each combination of ``columns`` the sums of each of ``shares``, whose averages are added up.
+
+    The ``Sums`` hold numerators, magnitudes and slack of each, and last grad_accumulation, where it is read, over the rows.
+
+    Args:
+        columns: what tells the sums apart.
+        shares: what each sequence adds.
+        needs: columns that the shares need.
+        optional: columns that they read where the run has them; with grad_accumulation the averages check that none is missing.
+        total: sums float64 ``[n]`` with a number of items.
+    """
+
+    def partial(batch: Batch) -> Keyed:
+        parts = [share(batch) for share in shares]
+        accumulations = _accumulations(batch, columns, read="grad_accumulation" in optional)
+        groups = {}
+        for (key, rows), accumulation in zip(keyed_rows(batch, columns), accumulations, strict=True):
+            sums = []
+            for part in parts:
+                weight = int(part.weights[rows].sum())
+                sums += [total(part.numerators[rows], weight), total(part.magnitudes[rows], weight)]
+                sums.append(Sum() if part.slack is None else total(part.slack[rows], weight))
+            groups[key] = Sums((*sums, accumulation))
+        return Keyed(groups)
+
+    return Reduction(partial, Keyed({}), (columns[-1], *needs), (*columns, *optional), "token")
+
+
+def average(sums: Sums, terms: Terms = ()) -> tuple[float, float]:
+    """The averages of a micro-batch added up, by default all once, and what rounding can change; each weight is at least 1."""
+    value = tolerance = 0.0
+    for index, factor in terms or [(index, 1.0) for index in range(len(sums.parts) // 3)]:
+        numerator, magnitude, slack = sums.parts[3 * index : 3 * index + 3]
+        weight = max(numerator.count, 1)
+        value += factor * numerator.value / weight
+        tolerance += abs(factor) * (TOLERANCE * magnitude.value + slack.value) / weight
+    return value, tolerance
+
+
+def means(expected_rows: int | None, terms: Terms = ()) -> Callable[[Keyed], Entries]:
+    """One entry per micro-batch, its average over all ranks."""
+
+    def entries(state: Keyed) -> Entries:
+        if not _complete(state.groups.values(), [sums.parts[-1].count for sums in state.groups.values()], expected_rows):
+            return UNKNOWN
+        return sum((entry(*average(sums, terms)) for sums in state.groups.values()), Entries())
+
+    return entries
+
+
+def pooled(expected_rows: int | None) -> Callable[[Keyed], Entries]:
+    """One entry per step: the average over all its micro-batches and ranks at once."""
+
+    def entries(state: Keyed) -> Entries:
+        if not _complete(state.groups.values(), [sums.parts[-1].count for sums in state.groups.values()], expected_rows):
+            return UNKNOWN
+        return entry(*average(sum(state.groups.values(), Sums())))
+
+    return entries
+
+
+def means_of_means(state: Keyed, terms: Terms = ()) -> Entries:
+    """One entry per mini-batch: the plain mean over ranks and micro-batches; keys are those of ``MICROBATCH_OF_RANK``."""
+    averages: dict[tuple[int, ...], list[tuple[float, float]]] = {}
+    for key, sums in state.groups.items():
+        averages.setdefault(key[1:-1], []).append(average(sums, terms))
+    found = Entries()
+    for pairs in averages.values():
+        values, tolerances = zip(*pairs, strict=True)
+        found += certain(math.fsum(values) / len(pairs), math.fsum(tolerances) / len(pairs))
+    return found
+
+
+def certain(value: float, tolerance: float) -> Entries:
+    """One entry, for trainers that leave none out; unknown where it is NaN."""
+    return UNKNOWN if math.isnan(value) else entry(value, tolerance)
+
+
+def sums_over_ranks(expected_rows: int | None, ranks: int, terms: Terms = ()) -> Callable[[Keyed], Entries]:
+    """One entry per step: the sum over micro-batches of each rank's average, averaged over ranks; keys start with the rank."""
+
+    def entries(state: Keyed) -> Entries:
+        rows: dict[tuple[int, ...], int] = {}
+        value = tolerance = 0.0
+        for key, sums in state.groups.items():
+            rows[key[1:]] = rows.get(key[1:], 0) + sums.parts[-1].count
+            mean, rounding = average(sums, terms)
+            value, tolerance = value + mean, tolerance + rounding
+        if not _complete(state.groups.values(), rows.values(), expected_rows):
+            return UNKNOWN
+        return entry(value / ranks, tolerance / ranks)
+
+    return entries
+
+
+def token_shares(
+    batch: Batch, values: NDArray[Any], magnitudes: Floats | None = None, slack: NDArray[np.bool_] | None = None
+) -> Shares:
+    """A mean over the selected tokens of ``values`` ``[n_selected]``."""
+    return Shares(
+        per_sequence_sums(batch, values),
+        per_sequence_sums(batch, np.abs(values) if magnitudes is None else magnitudes),
+        per_sequence_counts(batch),
+        None if slack is None else per_sequence_sums(batch, slack),
+    )
+
+
+def clip_flags(ratio: Floats, advantage: Floats, low: float, high: float) -> tuple[Flags, Flags, Flags]:
+    """Whether the clip range binds: below ``low`` with a negative advantage, above ``high`` with a positive one.
+
+    Returns:
+        Flags of (low, high, too close to the bound for float32 to tell), each ``[n]``.
+    """
+    near = np.abs(ratio - low) < 4 * EPSILON32 * max(low, 1.0)
+    near |= np.abs(ratio - high) < 4 * EPSILON32 * high
+    return (ratio < low) & (advantage < 0), (ratio > high) & (advantage > 0), near & (advantage != 0)
+
+
+def k3_size(x: Floats, value: Floats) -> Floats:
+    """Size of the summands of k3 ``value`` at ``x``: trainers evaluate exp(x) - x - 1 term by term in float32."""
+    return value + EPSILON32 / TOLERANCE * (np.exp(x) + np.abs(x) + 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Extremes over the sequences of a micro-batch, as they are and with the slack at a threshold; NaN is left out."""
+
+    low: float = math.inf
+    high: float = -math.inf
+    lowest: float = math.inf
+    highest: float = -math.inf
+    rows: int = 0
+
+    @classmethod
+    def of(cls, values: Floats, slack: Floats) -> Range:
+        """The range of ``values`` ``[n]``, each uncertain by ``slack`` ``[n]``."""
+        kept = ~np.isnan(values)
+        if not kept.any():
+            return cls(rows=len(values))
+        value, wide = values[kept], slack[kept]
+        return cls(float(value.min()), float(value.max()), float((value - wide).min()), float((value + wide).max()), len(values))
+
+    def __add__(self, other: Range, /) -> Range:
+        return Range(
+            min(self.low, other.low),
+            max(self.high, other.high),
+            min(self.lowest, other.lowest),
+            max(self.highest, other.highest),
+            self.rows + other.rows,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """One ``Range`` per micro-batch."""
+
+    groups: Mapping[tuple[int, ...], Range]
+
+    @property
+    def count(self) -> int:
+        """Number of sequences."""
+        return sum(item.rows for item in self.groups.values())
+
+    def __add__(self, other: Ranges, /) -> Ranges:
+        merged = dict(self.groups)
+        for key, item in other.groups.items():
+            merged[key] = merged[key] + item if key in merged else item
+        return Ranges(merged)
+
+
+def ranges_by(
+    values: Callable[[Batch], tuple[Floats, Floats]], *, needs: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> Reduction:
+    """A token reduction: the range over sequences, per micro-batch, of (value, slack), each ``[n_sequences]``."""
+
+    def partial(batch: Batch) -> Ranges:
+        value, slack = values(batch)
+        return Ranges({key: Range.of(value[rows], slack[rows]) for key, rows in keyed_rows(batch, MICROBATCH)})
+
+    return Reduction(partial, Ranges({}), ("microbatch", *needs), (*MICROBATCH, *optional), "token")
+
+
+def smallest(expected_rows: int | None) -> Callable[[Ranges], Entries]:
+    """One entry per micro-batch: the smallest value of a sequence."""
+    return _extreme(expected_rows, lambda item: (item.low, item.low - item.lowest))
+
+
+def largest(expected_rows: int | None) -> Callable[[Ranges], Entries]:
+    """One entry per micro-batch: the largest value of a sequence."""
+    return _extreme(expected_rows, lambda item: (item.high, item.highest - item.high))
+
+
+def _extreme(expected_rows: int | None, pick: Callable[[Range], tuple[float, float]]) -> Callable[[Ranges], Entries]:
+    def entries(state: Ranges) -> Entries:
+        if expected_rows is not None and any(item.rows != expected_rows for item in state.groups.values()):
+            return UNKNOWN
+        total = Entries()
+        for item in state.groups.values():
+            value, slack = pick(item)
+            total += entry(value, slack + TOLERANCE * abs(value)) if math.isfinite(value) else Entries()
+        return total
+
+    return entries

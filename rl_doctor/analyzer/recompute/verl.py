@@ -1,0 +1,224 @@
+"""verl: what each logged key means, from version 0.8 on.
+
+Each step logs itself. Ratios, clipped shares and KL to the old policy are masked means per micro-batch, averaged without
+weights over micro-batches and ranks and then over mini-batches. Losses, and with them the KL to the reference, are sums over
+whole mini-batches with a normaliser of the mini-batch. Statistics of the batch are computed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from rl_doctor.analyzer.derive import Floats, column_sums, derived, per_sequence_sums, selected
+from rl_doctor.analyzer.recompute import verl_batch, verl_correction
+from rl_doctor.analyzer.recompute.hypotheses import Part, other_estimators, other_means, parted
+from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged, at_least, dialect
+from rl_doctor.analyzer.recompute.stages import (
+    MICROBATCH_OF_RANK,
+    MINIBATCH,
+    Flags,
+    Share,
+    Shares,
+    means_of_means,
+    sums_by,
+    token_shares,
+)
+from rl_doctor.analyzer.recompute.verl_aggregation import AGGREGATIONS, READ, Rows, aggregated, each, mini, sums_of_means
+from rl_doctor.analyzer.recompute.verl_critic import keys as critic_keys
+from rl_doctor.analyzer.recompute.verl_losses import LOSSES, RATIO, Terms, geometric_mean_loss, terms
+from rl_doctor.analyzer.recompute.verl_settings import Settings
+from rl_doctor.analyzer.registry import Metric, Reduction
+from rl_doctor.analyzer.states import Keyed, Sum, Sums
+from rl_doctor.schema import RunInfo
+from rl_doctor.store.batch import Batch
+
+_FIRST: Final = (0, 8)
+_DISTANT: Final = frozenset({*LOSSES, "kl_cov", "clip_cov"}) - {"gpg"}
+"""Losses that log ``ppo_kl``."""
+_CLIPPED: Final = frozenset(LOSSES) - {"gpg", "dro", "reinforce"}
+"""Losses that log what they clip."""
+_CAPPED: Final = frozenset({"vanilla", "dppo_tv", "dppo_kl"})
+"""Losses that need ``clip_ratio_c``."""
+_BOUNDED: Final = frozenset({*_CAPPED, "gspo", "cispo", "geo_mean"})
+"""Losses that need ``clip_ratio``."""
+
+
+def _applies(info: RunInfo) -> bool:
+    version = info.trainer_version
+    return (info.trainer or "").lower() == "verl" and at_least(version, *_FIRST) and not (version or "").startswith("0.8.0.dev")
+
+
+def _missing_rows() -> Metric:
+    """How many rows of its mini-batches a step lacks, where their size was recorded; padding rows count."""
+
+    def partial_(batch: Batch) -> Keyed:
+        columns = {name: batch.columns[name] for name in MINIBATCH if name in batch.columns}
+        keys = np.stack([np.asarray(values, np.int64) for values in columns.values()], axis=1)
+        unique, index = np.unique(keys, axis=0, return_inverse=True)
+        size, index = batch.columns["global_batch_size"].astype(np.float64), index.reshape(-1)
+        return Keyed({tuple(key): Sums((Sum.of(size[index == at]),)) for at, key in enumerate(unique.tolist())})
+
+    def final(state: Keyed) -> float:
+        return float(sum(abs(sums[0].mean - sums[0].count) for sums in state.groups.values() if sums[0].total > 0))
+
+    reduction = Reduction(partial_, Keyed({}), ("minibatch", "global_batch_size"), MINIBATCH, "token")
+    return Metric("reconcile.missing_rows", "sequences", reduction, final, "", "")
+
+
+@dialect(
+    "verl", _applies, missing_rows=_missing_rows(),
+    source="verl 0.8 to 0.9.1, workers/utils/losses.py, trainer/ppo/core_algos.py, metric_utils.py, rollout_corr_helper.py",
+)  # fmt: skip
+def verl(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
+    """What the actor, the critic and the driver log."""
+    if info.partial:
+        return ()
+    settings = Settings.of(info)
+    found = list(verl_batch.keys(settings))
+    if settings.substeps == 1:
+        found += verl_batch.old_pass_keys(settings)
+        found += verl_correction.keys(settings)
+        found += [*_policy_keys(settings), *_loss_keys(settings, columns), *critic_keys(settings)]
+    return tuple(item for item in found if item.name in names)
+
+
+def _policy_keys(settings: Settings) -> Iterator[Logged]:
+    """Masked means per micro-batch."""
+    mode = settings.loss_mode
+    if mode in _DISTANT:
+        distance = derived(lambda batch: _distance(terms(batch, settings)))
+        others = other_means(distance)
+        if mode != "kl_cov":
+            others += other_estimators(lambda batch: terms(batch, settings).difference, "k1", "k1 reversed")
+        yield _micro("actor/ppo_kl", None if mode == "kl_cov" else "policy.kl_old_k1", "nat", distance, RATIO, others)
+    if mode not in _CLIPPED or not _bounds_are_known(settings):
+        return
+    additive = mode != "gspo"
+    if mode == "vanilla" or _cap_is_known(settings):
+        clipped = derived(lambda batch: _flagged(terms(batch, settings), 0))
+        yield _micro("actor/pg_clipfrac", "policy.clip_frac", "1", clipped, LOSSES[mode], other_means(clipped, additive=additive))
+    if _cap_is_known(settings):
+        lower = derived(lambda batch: _flagged(terms(batch, settings), 1))
+        metric = "policy.clip_frac_dual" if mode == "vanilla" else None
+        yield _micro("actor/pg_clipfrac_lower", metric, "1", lower, LOSSES[mode], other_means(lower, additive=additive))
+
+
+def _distance(t: Terms) -> Shares:
+    return token_shares(t.batch, np.abs(t.difference) if t.settings.loss_mode == "kl_cov" else -t.difference)
+
+
+def _flagged(t: Terms, which: int) -> Shares:
+    flags = t.clipped
+    values = flags[which].astype(np.float64)
+    return token_shares(t.batch, values, values, flags[2])
+
+
+def _micro(name: str, metric: str | None, unit: str, share: Share, needs: tuple[str, ...], others: tuple[Part, ...]) -> Logged:
+    hypotheses = parted(MICROBATCH_OF_RANK, lambda terms: partial(means_of_means, terms=terms), needs, others, ("is_padding",))
+    reduction = sums_by(MICROBATCH_OF_RANK, share, needs=needs, optional=("is_padding",))
+    return Logged(name, metric, unit, reduction, means_of_means, "step", hypotheses)
+
+
+def _loss_keys(settings: Settings, columns: Collection[str]) -> Iterator[Logged]:
+    """What is aggregated as the loss is: the policy loss, the entropy, and the KL to the reference."""
+    mode, aggregation = settings.loss_mode, settings.loss_agg
+    weighted = ("is_weight",) if "is_weight" in columns and not settings.bypasses else ()
+    if mode == "geo_mean" and _bounds_are_known(settings):
+        share = derived(lambda batch: _row_mean(terms(batch, settings)))
+        needs = (*LOSSES[mode], *weighted)
+        reduction = sums_by(MICROBATCH_OF_RANK, share, needs=needs, optional=("is_padding",))
+        yield Logged("actor/pg_loss", None, "1", reduction, sums_of_means, "step")
+    if aggregation is None or aggregation not in AGGREGATIONS:
+        return
+    policy = None
+    if mode in LOSSES and mode != "geo_mean" and _loss_is_known(settings):
+        policy = derived(lambda batch: _summed(batch, *terms(batch, settings).loss))
+        needs = (*LOSSES[mode], *weighted)
+        yield mini("actor/pg_loss", "policy.loss_pg", policy, aggregation, needs)
+    entropy = derived(lambda batch: (column_sums(batch, "entropy"), np.abs(column_sums(batch, "entropy")), None))
+    # The aggregation of the terms beside the policy loss is the configured one, also where the policy loss has its own.
+    beside = settings.configured_agg
+    if beside is None or beside not in AGGREGATIONS:
+        return
+    yield mini("actor/entropy_loss", "policy.entropy", entropy, beside, ("entropy",), "nat")
+    penalty = None
+    if settings.kl_type is not None:
+        kind = settings.kl_type
+        penalty = derived(lambda batch: _summed(batch, *verl_batch.estimate(kind, _to_reference(batch)), None))
+        others = other_estimators(lambda batch: -_to_reference(batch), kind) if beside == "token-mean" else ()
+        yield mini("actor/kl_loss", f"ref.kl_{kind}", penalty, beside, ("logprob", "ref_logprob"), "nat", others)
+    if policy is not None:
+        yield from _whole_loss(
+            settings, needs, (policy, aggregation), (entropy, beside), None if penalty is None else (penalty, beside)
+        )
+
+
+def _whole_loss(
+    settings: Settings,
+    needs: tuple[str, ...],
+    policy: tuple[Rows, str],
+    entropy: tuple[Rows, str],
+    penalty: tuple[Rows, str] | None,
+) -> Iterator[Logged]:
+    """The policy loss with the terms beside it, each a loss per sequence and how it is aggregated."""
+    beside: dict[str, tuple[float, tuple[Rows, str], tuple[str, ...]]] = {}
+    if settings.entropy_coef is None or settings.kl_coef is None or (settings.kl_coef and penalty is None):
+        return
+    if settings.entropy_coef:
+        beside["entropy"] = (-settings.entropy_coef, entropy, ("entropy",))
+    if settings.kl_coef and penalty is not None:
+        beside["KL"] = (settings.kl_coef, penalty, ("logprob", "ref_logprob"))
+    parts = (policy, *(part for _, part, _ in beside.values()))
+    needs = tuple(dict.fromkeys([*needs, *(name for _, _, own in beside.values() for name in own)]))
+    needs += tuple(dict.fromkeys(name for _, how in parts for name in AGGREGATIONS[how]))
+    shares = [derived(partial(aggregated, rows=rows, mode=how)) for rows, how in parts]
+    reduction = sums_by(MINIBATCH, *shares, needs=needs, optional=READ)
+
+    def entries(**factors: float) -> Callable[[Keyed], Entries]:
+        of = [1.0, *(factor * factors.get(name, 1.0) for name, (factor, _, _) in beside.items())]
+        return partial(each, terms=tuple((at, factor) for at, factor in enumerate(of) if factor))
+
+    others = []
+    for name in beside:
+        opposite = f"has the {name} term with the opposite sign"
+        others.append(Hypothesis(f"{name} term with the opposite sign", opposite, reduction, entries(**{name: -1.0})))
+        others.append(Hypothesis(f"no {name} term", f"has no {name} term", reduction, entries(**{name: 0.0})))
+    yield Logged("actor/loss", "policy.loss_total", "1", reduction, entries(), "step", tuple(others))
+
+
+def _loss_is_known(settings: Settings) -> bool:
+    """Whether the constants of the policy loss are."""
+    if settings.loss_mode == "sapo":
+        return settings.tau_positive is not None and settings.tau_negative is not None
+    if settings.loss_mode == "dro":
+        return settings.dro_beta is not None
+    return _bounds_are_known(settings) and _cap_is_known(settings)
+
+
+def _bounds_are_known(settings: Settings) -> bool:
+    return settings.loss_mode not in _BOUNDED or (settings.low is not None and settings.high is not None)
+
+
+def _cap_is_known(settings: Settings) -> bool:
+    return settings.loss_mode not in _CAPPED or settings.dual_clip is not None
+
+
+@derived
+def _to_reference(batch: Batch) -> Floats:
+    return selected(batch, "logprob") - selected(batch, "ref_logprob")
+
+
+def _summed(batch: Batch, values: Floats, sizes: Floats, near: Flags | None) -> tuple[Floats, Floats, Floats | None]:
+    """Sums per sequence of a loss, of the size of its summands, and of what of it may flip at a threshold."""
+    slack = None if near is None else per_sequence_sums(batch, np.where(near, sizes, 0.0))
+    return per_sequence_sums(batch, values), per_sequence_sums(batch, sizes), slack
+
+
+def _row_mean(t: Terms) -> Shares:
+    """A plain mean over the rows of the micro-batch, those without a token too."""
+    loss, size = geometric_mean_loss(t)
+    return Shares(loss, size, np.ones(t.batch.n_sequences, np.int64))
