@@ -45,7 +45,7 @@ def open_run(path: str | Path, *more: str | Path) -> Run:
         InputError: a path is missing, empty, damaged, or of no known form.
         NothingToJudgeError: there is no row, no known column, or nothing but NaN.
     """
-    from rl_doctor.analyzer.names.recognise import kinds_of
+    from rl_doctor.analyzer.dialects.recognise import kinds_of
     from rl_doctor.collectors.importers.opening import open_log
     from rl_doctor.collectors.importers.parquet_history import is_history
     from rl_doctor.store import run as store

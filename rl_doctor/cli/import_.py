@@ -31,8 +31,8 @@ def command(
     Several logs of one run are joined by step; where two have the same value, the later one counts. Formats are recognised by
     content.
     """
-    from rl_doctor.analyzer.names.recognise import find_trainer, kinds_of
-    from rl_doctor.analyzer.names.registry import Bounds, bounds_of, trainers
+    from rl_doctor.analyzer.dialects.recognise import find_trainer, kinds_of
+    from rl_doctor.analyzer.dialects.registry import Bounds, bounds_of, trainers
     from rl_doctor.collectors.importers.opening import import_log
     from rl_doctor.report.wording import count, printable
     from rl_doctor.schema import RunInfo

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_doctor.analyzer.dialects import openrlhf
-from rl_doctor.analyzer.dialects.openrlhf_settings import Settings
-from rl_doctor.analyzer.dialects.openrlhf_tokens import estimate
+from rl_doctor.analyzer.recompute import openrlhf
+from rl_doctor.analyzer.recompute.openrlhf_settings import Settings
+from rl_doctor.analyzer.recompute.openrlhf_tokens import estimate
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.info import info_from_json
