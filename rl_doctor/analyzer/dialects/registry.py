@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.dialects.recipes import Definition
 from rl_doctor.discovery import import_modules
 from rl_doctor.schema import RunConfig
 from rl_doctor.store.metric_log import Points
@@ -66,6 +67,7 @@ class Name:
         measured: whether it is logged only where it is measured, so that 0 in every row is a value.
         note: what the reader must know where the number is not what its name says.
         note_by: the same from the run's configuration, "" for nothing; None where that does not tell, so that ``note`` stands.
+        definition: what the number is and whether it can be recomputed; None where that was not looked up.
     """
 
     native: str
@@ -79,6 +81,7 @@ class Name:
     measured: bool = False
     note: str = ""
     note_by: Callable[[RunConfig], str | None] | None = None
+    definition: Definition | None = None
 
     def told(self, config: RunConfig) -> str:
         """What the reader must know in a run of this configuration."""

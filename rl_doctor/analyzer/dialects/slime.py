@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from rl_doctor.analyzer.dialects.recipes import Definition, Fold, Of, Recipe, derived, of
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, trainer
+
+_ROLLOUTS: Final = Fold(row="mean", empty=True, apart=("epoch", "minibatch"))
+
+
+def _mean(formula: str, quantity: Of, unit: str = "nat") -> Definition:
+    """The mean over the rollouts of an optimizer step of their own means over tokens."""
+    return derived(f"mean over rollouts of (sum over tokens of {formula}) / tokens", Recipe(quantity, _ROLLOUTS, unit=unit))
+
 
 SLIME: Final = trainer(
     Trainer(
@@ -16,9 +25,15 @@ SLIME: Final = trainer(
             Name("rollout/rewards", None, note="is the reward after it was normalised by group: about 0 by design"),
             Name("train/loss", "policy.loss_total"),
             Name("train/pg_loss", "policy.loss_pg"),
-            Name("train/entropy_loss", "policy.entropy", note="is the entropy itself"),
+            Name(
+                "train/entropy_loss", "policy.entropy", note="is the entropy itself",
+                definition=_mean("entropy", of("column", name="entropy")),
+            ),
             Name("train/pg_clipfrac", "policy.clip_frac"),
-            Name("train/ppo_kl", "policy.kl_old_k1", measured=True),
+            Name(
+                "train/ppo_kl", "policy.kl_old_k1", measured=True,
+                definition=_mean("(old - new)", of("estimate", kind="k1")),
+            ),
             Name("train/kl_loss", "ref.kl", measured=True, note="is signed (k1) unless configured otherwise: it may be negative"),
             Name("train/ois", "policy.ratio_mean"),
             Name("train/train_rollout_logprob_abs_diff", "mismatch.abs"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from rl_doctor.analyzer.dialects.recognise import find_trainer
 from rl_doctor.analyzer.registry import Metric, Reduction
 from rl_doctor.discovery import import_modules
 from rl_doctor.schema import RunInfo
@@ -144,8 +145,24 @@ def dialects() -> Mapping[str, Dialect]:
 
 
 def find_dialect(info: RunInfo) -> Dialect | None:
-    """The dialect of the trainer that wrote the run, or None where it is unknown."""
-    return next((known for known in dialects().values() if known.applies(info)), None)
+    """The dialect of the trainer that wrote the run, or None where it is unknown.
+
+    It lists the keys that the trainer's own module recomputes, and those beside them that its table has recipes for.
+    """
+    coded = next((known for known in dialects().values() if known.applies(info)), None)
+    trainer = find_trainer(info.trainer)
+    if trainer is None or not any(item.definition and item.definition.recipes for item in trainer.names):
+        return coded
+    from rl_doctor.analyzer.recompute.recipes import keys_of
+
+    def logged(described: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
+        first = coded.logged(described, columns, names) if coded else ()
+        taken = {item.name for item in first}
+        return (*first, *(item for item in keys_of(trainer, described, names) if item.name not in taken))
+
+    if coded is not None:
+        return replace(coded, logged=logged)
+    return Dialect(trainer.label, lambda _: True, logged, trainer.source)
 
 
 def at_least(version: str | None, *wanted: int) -> bool:

@@ -1,0 +1,80 @@
+"""Stages of a recipe: sums of the finest parts of a step, pooled, divided and put together as the trainer does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_doctor.analyzer.derive import Floats, known, per_sequence_counts
+from rl_doctor.analyzer.dialects.recipes import CELL, Fold, How
+from rl_doctor.analyzer.recompute.registry import Entries
+from rl_doctor.analyzer.recompute.stages import Shares, Terms, average, certain
+from rl_doctor.analyzer.states import Keyed, Sums
+from rl_doctor.store.batch import Batch
+
+Pair = tuple[float, float]
+"""A value, and what rounding can change in it."""
+
+
+def shares_of(batch: Batch, sums: tuple[Floats, Floats, Floats | None], fold: Fold) -> Shares:
+    """What each sequence adds to its part.
+
+    Args:
+        batch: the sequences.
+        sums: values summed per sequence, the size of their summands, and what may flip at a threshold, each ``[n_sequences]``.
+        fold: the stages.
+    """
+    counts = per_sequence_counts(batch)
+    value, size, slack = sums
+    weights: NDArray[np.int64] = counts if fold.row == "tokens" else np.ones_like(counts) if fold.empty else (counts > 0) * 1
+    scale: Floats = np.ones(batch.n_sequences) if fold.row != "mean" else 1.0 / np.maximum(counts, 1)
+    if fold.divisor:
+        column = batch.columns[fold.divisor]
+        scale = scale / np.where(known(column), column.astype(np.float64), np.nan)
+        weights = np.zeros_like(counts)
+    return Shares(value * scale, size * scale, weights, None if slack is None else slack * scale)
+
+
+def folded(fold: Fold) -> Callable[[Terms], Callable[[Keyed], Entries]]:
+    """Which averages to add up -> how the sums of the finest parts, keyed by ``CELL``, become the entries of a step."""
+
+    def staged(terms: Terms = ()) -> Callable[[Keyed], Entries]:
+        def entries(state: Keyed) -> Entries:
+            kept = [CELL.index(column) for column in fold.apart]
+            parts: dict[tuple[int, ...], Sums] = {}
+            for key, sums in state.groups.items():
+                place = tuple(key[at] for at in kept)
+                parts[place] = parts[place] + sums if place in parts else sums
+            found = {key: average(sums, terms) for key, sums in parts.items()}
+            columns = fold.apart
+            for stage in fold.stages:
+                columns, found = _stage(columns, found, stage.columns, stage.how)
+            return sum((certain(*pair) for pair in found.values()), Entries())
+
+        return entries
+
+    return staged
+
+
+def _stage(
+    columns: tuple[str, ...], found: dict[tuple[int, ...], Pair], over: tuple[str, ...], how: How
+) -> tuple[tuple[str, ...], dict[tuple[int, ...], Pair]]:
+    kept = [at for at, column in enumerate(columns) if column not in over]
+    groups: dict[tuple[int, ...], list[Pair]] = {}
+    for key in sorted(found):
+        groups.setdefault(tuple(key[at] for at in kept), []).append(found[key])
+    return tuple(columns[at] for at in kept), {key: _one(pairs, how) for key, pairs in groups.items()}
+
+
+def _one(pairs: Sequence[Pair], how: How) -> Pair:
+    values, slack = zip(*pairs, strict=True)
+    if how in {"first", "last"}:
+        return pairs[0 if how == "first" else -1]
+    if how in {"max", "min"}:
+        chosen = math.nan if any(map(math.isnan, values)) else (max if how == "max" else min)(values)
+        return chosen, max(slack)
+    total, rounding = math.fsum(values), math.fsum(slack)
+    return (total, rounding) if how == "sum" else (total / len(pairs), rounding / len(pairs))
