@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from rl_doctor import schema
 from rl_doctor.analyzer import dialects_page
 from rl_doctor.analyzer.registry import families, metrics
+from rl_doctor.cli.app import VERBS, app
 from rl_doctor.cli.environment import ENABLES
-from rl_doctor.cli.main import VERBS, app
 from rl_doctor.cli.pages import metric_rows, rule_page, summary, table
 from rl_doctor.collectors.importers.registry import Importer, importers
 from rl_doctor.collectors.support import SUPPORTED

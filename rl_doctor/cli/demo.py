@@ -22,7 +22,7 @@ def command() -> None:
 
     Exit code: 0 if each fault is found and the healthy runs are clean, else 1.
     """
-    from rl_doctor.cli.check import Format, judge, render
+    from rl_doctor.cli.judging import Format, judge, render
     from rl_doctor.demo import recorded_runs
     from rl_doctor.rules.registry import rules
 

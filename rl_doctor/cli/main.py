@@ -1,4 +1,4 @@
-"""The command ``rl-doctor``: its verbs, and the only place where errors become lines and exit codes."""
+"""The command ``rl-doctor``: the only place where errors become lines and exit codes."""
 
 from __future__ import annotations
 
@@ -6,48 +6,14 @@ import gc
 import os
 import sys
 import traceback
-from typing import Annotated, Final
 
-import typer
-
-from rl_doctor import __version__
-from rl_doctor.cli import check, demo, env, explain, import_, metrics, pack, rules
+from rl_doctor.cli.judging import check_runs
 from rl_doctor.cli.output import fail, silence_stdout
+from rl_doctor.cli.plain import plain_check
 from rl_doctor.errors import DoctorError
 
 TRACEBACK_VARIABLE = "RL_DOCTOR_TRACEBACK"
 """Set to 1, it shows the traceback of an unexpected error."""
-
-VERBS: Final = (check, explain, rules, metrics, import_, pack, demo, env)
-"""Modules with a ``NAME`` and a ``command``, in the order of the help."""
-
-app = typer.Typer(
-    name="rl-doctor",
-    help="Find out why an LLM post-training run (PPO, GRPO, DAPO, RLOO ...) is failing.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for verb in VERBS:
-    app.command(verb.NAME)(verb.command)
-
-
-def _version(value: bool) -> None:  # noqa: FBT001 - the callback's signature is typer's
-    if value:
-        sys.stdout.write(f"rl-doctor {__version__}\n")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    del version
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -63,7 +29,13 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(100_000, 50, 50)
     try:
+        if (asked := plain_check(sys.argv[1:] if arguments is None else arguments)) is not None:
+            sys.exit(check_runs(**asked))
+        from rl_doctor.cli.app import app
+
         app(args=arguments, prog_name="rl-doctor")
+    except KeyboardInterrupt:
+        sys.exit(130)
     except DoctorError as error:
         fail(str(error), error.exit_code)
     except BrokenPipeError:

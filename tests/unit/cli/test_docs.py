@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rl_doctor import schema
 from rl_doctor.analyzer.registry import metrics
-from rl_doctor.cli.main import VERBS
+from rl_doctor.cli.app import VERBS
 from rl_doctor.cli.pages import rule_page
 from rl_doctor.rules.registry import rules
 from tools import gen_docs

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from rl_doctor import __version__
-from rl_doctor.cli import check as check_verb
-from rl_doctor.cli.main import VERBS, main
+from rl_doctor.cli import judging
+from rl_doctor.cli.app import VERBS
+from rl_doctor.cli.main import main
 from rl_doctor.rules.registry import rules
 
 
@@ -105,7 +106,7 @@ def test_an_unexpected_error_is_one_line_that_asks_for_a_report(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("one\ntwo")
 
-    monkeypatch.setattr(check_verb, "judge", broken)
+    monkeypatch.setattr(judging, "judge", broken)
     monkeypatch.setenv("RL_DOCTOR_TRACEBACK", "1" if shown else "0")
     code, out, err = call(capsys, "check", "x")
     assert (code, out) == (2, "")
