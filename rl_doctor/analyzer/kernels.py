@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer import estimators
+from rl_doctor.analyzer.formulas import kl, policy_loss
 from rl_doctor.analyzer.states import Extremes
 from rl_doctor.analyzer.stretches import Block, Bools, Counts, Floats, Single, Stretches
 
@@ -172,7 +172,7 @@ def _exponentials(block: Block, x: Floats) -> tuple[Floats, Floats]:
     spare = np.abs(x)
     first, size = block.sums(x), block.sums(spare)
     np.subtract(growth, x, out=spare)
-    k3 = _again(block, x, block.sums(spare), size * _ROUNDING, estimators.k3)
+    k3 = _again(block, x, block.sums(spare), size * _ROUNDING, kl.k3)
     np.multiply(x, x, out=spare)
     length = np.diff(block.bounds)
     ratio = _again(block, x, length + first + k3, (length + size + k3) * _LEFT, np.exp)
@@ -219,7 +219,7 @@ def _gain(ratio: Floats, x: Floats, advantage: Floats, clipping: Clipping, outsi
     ratio *= advantage
     if outside.size:
         at = x[outside], advantage[outside]
-        ratio[outside] = -estimators.surrogate_loss(*at, clipping.low or 0.0, clipping.high or 0.0, clipping.dual)
+        ratio[outside] = -policy_loss.surrogate_loss(*at, clipping.low or 0.0, clipping.high or 0.0, clipping.dual)
 
 
 def _by_class(tops: NDArray[np.uint16], edges: Counts, classes: NDArray[np.int8]) -> Counts:
@@ -252,7 +252,7 @@ def divergence(x_of: Single, to: Single, tokens: Stretches, clamps: tuple[float 
         x -= block.wide(x_of)
         found, _ = _exponentials(block, x)
         if clamps != (None, None):
-            k3 = estimators.k3(x if clamps[0] is None else np.clip(x, -clamps[0], clamps[0]))
+            k3 = kl.k3(x if clamps[0] is None else np.clip(x, -clamps[0], clamps[0]))
             found[3] = block.sums(k3 if clamps[1] is None else np.clip(k3, -clamps[1], clamps[1]))
         sums[:, block.rows] = found[1:]
     return sums

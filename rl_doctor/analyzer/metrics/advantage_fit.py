@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer import estimators
 from rl_doctor.analyzer.derive import Floats, derived, per_sequence_counts, selected, selected_splits, token_sum
+from rl_doctor.analyzer.formulas import advantage, returns
 from rl_doctor.analyzer.grouping import groups
 from rl_doctor.analyzer.metrics.advantage import PER_SEQUENCE
 from rl_doctor.analyzer.moments import correlation, moments, std
@@ -29,26 +29,26 @@ def _scaled(batch: Batch, scope: str, ddof: int, eps: float) -> Floats:
     key = ("deviation", scope, ddof)
     if key not in batch.scratch:
         if scope == "group":
-            batch.scratch[key] = found.spread(estimators.group_deviation(found.squares, found.sizes, ddof))
+            batch.scratch[key] = found.spread(advantage.group_deviation(found.squares, found.sizes, ddof))
         else:
             batch.scratch[key] = np.full(len(found.values), std(moments(found.values), ddof))
-    return estimators.grpo_advantage(found.centred, batch.scratch[key], eps)
+    return advantage.grpo_advantage(found.centred, batch.scratch[key], eps)
 
 
 def _rloo(batch: Batch) -> Floats:
     found = groups(batch, "reward")
-    return estimators.rloo_advantage(found.centred, np.repeat(found.sizes, found.sizes))
+    return advantage.rloo_advantage(found.centred, np.repeat(found.sizes, found.sizes))
 
 
 def _dr_grpo(batch: Batch) -> Floats:
-    return estimators.dr_grpo_advantage(groups(batch, "reward").centred)
+    return groups(batch, "reward").centred
 
 
 def _whitened_rloo(batch: Batch, ddof: int, eps: float) -> Floats:
     """RLOO's advantage, standardised over the whole batch."""
     plain = _rloo(batch)
     sums = moments(plain)
-    return estimators.grpo_advantage(plain - sums[0].mean, np.full(len(plain), std(sums, ddof)), eps)
+    return advantage.grpo_advantage(plain - sums[0].mean, np.full(len(plain), std(sums, ddof)), eps)
 
 
 def _configured(batch: Batch) -> Floats | None:
@@ -141,7 +141,7 @@ def gae(batch: Batch) -> Floats:
         rewards = np.zeros_like(values)
         filled = per_sequence_counts(batch) > 0
         rewards[splits[1:][filled] - 1] = batch.columns["reward"][filled]
-    return estimators.gae_advantage(rewards, values, splits, config.gamma or 0.0, config.lam or 0.0)
+    return returns.gae_advantage(rewards, values, splits, config.gamma or 0.0, config.lam or 0.0)
 
 
 _GAE_NEEDS: Final = ("advantage", "old_value|value", "token_reward|reward", "config.gamma", "config.lam")

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.estimators import group_deviation
+from rl_doctor.analyzer.formulas.advantage import group_deviation
 from rl_doctor.analyzer.grouping import groups
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean

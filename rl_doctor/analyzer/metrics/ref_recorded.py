@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer import estimators
 from rl_doctor.analyzer.derive import Floats, selected
+from rl_doctor.analyzer.formulas import kl
 from rl_doctor.analyzer.metrics.policy import SCHULMAN
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums
@@ -21,7 +21,7 @@ FORMS: Final = ("k1", "k2", "k3", "abs", *REVERSED)
 def _clamped_k3(batch: Batch, x: Floats) -> Floats:
     config = batch.info.config
     bounded = x if config.kl_input_clamp is None else np.clip(x, -config.kl_input_clamp, config.kl_input_clamp)
-    found = estimators.k3(bounded)
+    found = kl.k3(bounded)
     return found if config.kl_output_clamp is None else np.clip(found, -config.kl_output_clamp, config.kl_output_clamp)
 
 
@@ -30,7 +30,7 @@ def _gaps(batch: Batch) -> Sums:
     """Sums of the absolute recorded term, and of its absolute difference to each form, over the trained tokens."""
     recorded, x = selected(batch, "kl"), selected(batch, "ref_logprob") - selected(batch, "logprob")
     forms: dict[str, Floats] = {
-        "k1": -x, "k2": estimators.k2(x), "k3": _clamped_k3(batch, x), "abs": np.abs(x), "k3_reversed": _clamped_k3(batch, -x),
+        "k1": -x, "k2": kl.k2(x), "k3": _clamped_k3(batch, x), "abs": np.abs(x), "k3_reversed": _clamped_k3(batch, -x),
     }  # fmt: skip
     forms |= {f"{name}_negated": -forms[name] for name in ("k1", "k2", "k3", "abs")}
     fine = np.isfinite(recorded) & np.isfinite(x)

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.analyzer.derive import derived, per_sequence_sums, row_sums, selected
-from rl_doctor.analyzer.estimators import clipped_value_errors
+from rl_doctor.analyzer.formulas.value import clipped_value_errors
 from rl_doctor.analyzer.moments import variance
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, mean

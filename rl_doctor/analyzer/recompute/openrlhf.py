@@ -22,7 +22,7 @@ from rl_doctor.analyzer.derive import (
     per_sequence_sums,
     selected,
 )
-from rl_doctor.analyzer.estimators import clipped_value_errors
+from rl_doctor.analyzer.formulas.value import clipped_value_errors
 from rl_doctor.analyzer.recompute.hypotheses import Part, other_estimators, other_means, parted
 from rl_doctor.analyzer.recompute.openrlhf_rollouts import acting_length
 from rl_doctor.analyzer.recompute.openrlhf_rollouts import keys as rollout_keys

@@ -19,7 +19,7 @@ from rl_doctor.analyzer.derive import (
     selected_splits,
     selection,
 )
-from rl_doctor.analyzer.estimators import group_deviation
+from rl_doctor.analyzer.formulas.advantage import group_deviation
 from rl_doctor.analyzer.recompute.openrlhf_settings import Settings
 from rl_doctor.analyzer.recompute.openrlhf_tokens import estimate
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Logged, entry

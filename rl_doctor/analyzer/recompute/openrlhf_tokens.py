@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, selected
-from rl_doctor.analyzer.estimators import k3, surrogate_loss
+from rl_doctor.analyzer.formulas.kl import k3
+from rl_doctor.analyzer.formulas.policy_loss import surrogate_loss
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Flags, Shares, clip_flags, k3_size, token_shares
 

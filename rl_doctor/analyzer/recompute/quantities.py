@@ -10,7 +10,8 @@ import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, known, selected
 from rl_doctor.analyzer.dialects.recipes import Argument
-from rl_doctor.analyzer.estimators import k1, k2, k3, surrogate_of_ratio
+from rl_doctor.analyzer.formulas.kl import k1, k2, k3
+from rl_doctor.analyzer.formulas.policy_loss import surrogate_of_ratio
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Flags, k3_size
 from rl_doctor.store.batch import Batch

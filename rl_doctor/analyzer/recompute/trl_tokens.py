@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, selected, selected_splits
-from rl_doctor.analyzer.estimators import k3
+from rl_doctor.analyzer.formulas.kl import k3
 from rl_doctor.analyzer.recompute.stages import Flags, Shares, clip_flags, k3_size, token_shares
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from rl_doctor.analyzer.derive import (
     restricted,
     selected,
 )
-from rl_doctor.analyzer.estimators import k3
+from rl_doctor.analyzer.formulas.kl import k3
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, Logged, entry
 from rl_doctor.analyzer.recompute.statistics import (
     NONE,

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, derived, per_sequence_counts, per_sequence_sums, selected
-from rl_doctor.analyzer.estimators import clipped_value_errors
+from rl_doctor.analyzer.formulas.value import clipped_value_errors
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, Logged
 from rl_doctor.analyzer.recompute.stages import MICROBATCH_OF_RANK, Flags, Shares, sums_by, token_shares
 from rl_doctor.analyzer.recompute.verl_aggregation import AGGREGATIONS, each, mini

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, selected
-from rl_doctor.analyzer.estimators import surrogate_of_ratio
+from rl_doctor.analyzer.formulas.policy_loss import surrogate_of_ratio
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Flags
 

@@ -18,7 +18,7 @@ from rl_doctor.analyzer.derive import (
     selected,
     selected_splits,
 )
-from rl_doctor.analyzer.estimators import k3
+from rl_doctor.analyzer.formulas.kl import k3
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.statistics import (
     Reading,

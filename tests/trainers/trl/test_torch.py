@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rl_doctor.analyzer import estimators
 from rl_doctor.analyzer.engine import analyze
+from rl_doctor.analyzer.formulas import advantage, kl
 from rl_doctor.schema import RunConfig
 from tests.unit.analyzer.memory import MemoryRun
 
@@ -31,7 +31,7 @@ def test_the_standard_deviation_of_a_group_is_that_of_trl() -> None:
     nanstd = pytest.importorskip("trl.trainer.utils").nanstd
     rewards = torch.randn(6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     squares = ((rewards - rewards.mean(1, keepdim=True)) ** 2).sum(1).numpy()
-    ours = estimators.group_deviation(squares, np.full(6, 8), 1)
+    ours = advantage.group_deviation(squares, np.full(6, 8), 1)
     np.testing.assert_allclose(ours, nanstd(rewards, dim=1).numpy(), rtol=2**-24)  # it takes n / (n - 1) in float32
 
 
@@ -40,7 +40,7 @@ def test_kl_estimators_have_the_divergence_of_torch_as_their_expectation() -> No
     p, q = (torch.distributions.Categorical(logits=row) for row in logits)
     divergence = float(torch.distributions.kl_divergence(p, q))
     x = (q.logits - p.logits).numpy()
-    for kernel in (estimators.k1, estimators.k3):
+    for kernel in (kl.k1, kl.k3):
         assert float((p.probs.numpy() * kernel(x)).sum()) == pytest.approx(divergence, rel=1e-12)
 
 

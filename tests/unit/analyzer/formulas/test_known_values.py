@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_doctor.analyzer import estimators
+from rl_doctor.analyzer.formulas import advantage, kl, policy_loss, returns
 
 mpmath.mp.dps = 50
 
@@ -28,43 +28,43 @@ def exact_k3(x: float) -> mpmath.mpf:
 def test_k3_to_a_relative_error_of_1e_12(x: float) -> None:
     expected = exact_k3(x)
     if abs(x) > 1e-140:
-        assert abs(mpmath.mpf(one(estimators.k3, x)) - expected) <= expected * mpmath.mpf("1e-14")
+        assert abs(mpmath.mpf(one(kl.k3, x)) - expected) <= expected * mpmath.mpf("1e-14")
 
 
 @pytest.mark.parametrize("x", [0.125, -0.125, math.nextafter(0.125, 0), math.nextafter(-0.125, 0), 1e-8, -1e-8, 1e-300])
 def test_k3_at_the_seam_and_near_zero(x: float) -> None:
     expected = exact_k3(x)
-    assert one(estimators.k3, x) == pytest.approx(float(expected), rel=1e-15)
+    assert one(kl.k3, x) == pytest.approx(float(expected), rel=1e-15)
 
 
 @pytest.mark.parametrize(
     ("x", "expected"), [(0.0, 0.0), (math.inf, math.inf), (-math.inf, math.inf), (800.0, math.inf), (math.nan, math.nan)]
 )
 def test_k3_at_the_ends(x: float, expected: float) -> None:
-    assert str(one(estimators.k3, x)) == str(expected)
+    assert str(one(kl.k3, x)) == str(expected)
 
 
 @given(st.lists(st.floats(min_value=-50, max_value=50), max_size=40))
 def test_k3_is_never_negative(values: list[float]) -> None:
-    assert (estimators.k3(np.array(values, np.float64)) >= 0).all()
+    assert (kl.k3(np.array(values, np.float64)) >= 0).all()
 
 
 def test_k1_and_k2() -> None:
-    assert one(estimators.k1, -0.25) == 0.25
-    assert one(estimators.k2, -0.25) == 0.03125
+    assert one(kl.k1, -0.25) == 0.25
+    assert one(kl.k2, -0.25) == 0.03125
 
 
 def test_the_estimators_agree_in_expectation() -> None:
     rng = np.random.default_rng(0)
     p, q = (rng.dirichlet(np.ones(6)) for _ in range(2))
     x = np.log(q) - np.log(p)
-    kl = float(np.sum(p * np.log(p / q)))
-    assert np.sum(p * estimators.k1(x)) == pytest.approx(kl)
-    assert np.sum(p * estimators.k3(x)) == pytest.approx(kl)
+    divergence = float(np.sum(p * np.log(p / q)))
+    assert np.sum(p * kl.k1(x)) == pytest.approx(divergence)
+    assert np.sum(p * kl.k3(x)) == pytest.approx(divergence)
 
 
 def loss(r: float, a: float, dual: float | None = None) -> float:
-    return float(estimators.surrogate_loss(np.log([r]), np.array([a]), 0.2, 0.3, dual)[0])
+    return float(policy_loss.surrogate_loss(np.log([r]), np.array([a]), 0.2, 0.3, dual)[0])
 
 
 @pytest.mark.parametrize(
@@ -103,20 +103,19 @@ def test_gae_equals_the_backward_recursion(sequences: list[list[tuple[float, flo
     expected = [x for s in sequences for x in plain_gae([r for r, _ in s], [v for _, v in s], gamma, lam)]
     rewards, values = (np.array([pair[i] for s in sequences for pair in s], np.float64) for i in range(2))
     splits = np.cumsum([0, *map(len, sequences)]).astype(np.int64)
-    np.testing.assert_allclose(estimators.gae_advantage(rewards, values, splits, gamma, lam), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(returns.gae_advantage(rewards, values, splits, gamma, lam), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_nan_stays_in_its_sequence() -> None:
-    found = estimators.discounted_sums(np.array([1.0, math.nan, 1.0, 2.0]), np.array([0, 2, 4]), 0.5)
+    found = returns.discounted_sums(np.array([1.0, math.nan, 1.0, 2.0]), np.array([0, 2, 4]), 0.5)
     assert np.isnan(found).tolist() == [True, True, False, False]
     assert found[2:].tolist() == [2.0, 2.0]
 
 
 def test_group_advantages() -> None:
     centred, sizes = np.array([-0.5, 0.5]), np.array([2, 2])
-    assert estimators.rloo_advantage(centred, sizes).tolist() == [-1.0, 1.0]
-    assert estimators.dr_grpo_advantage(centred).tolist() == [-0.5, 0.5]
-    deviation = estimators.group_deviation(np.array([0.5]), np.array([2]), 1)
+    assert advantage.rloo_advantage(centred, sizes).tolist() == [-1.0, 1.0]
+    deviation = advantage.group_deviation(np.array([0.5]), np.array([2]), 1)
     assert deviation[0] == pytest.approx(math.sqrt(0.5))
-    assert estimators.grpo_advantage(centred, np.repeat(deviation, 2), 0.0)[1] == pytest.approx(0.5 / math.sqrt(0.5))
-    assert math.isnan(estimators.group_deviation(np.array([0.0]), np.array([1]), 1)[0])
+    assert advantage.grpo_advantage(centred, np.repeat(deviation, 2), 0.0)[1] == pytest.approx(0.5 / math.sqrt(0.5))
+    assert math.isnan(advantage.group_deviation(np.array([0.0]), np.array([1]), 1)[0])
