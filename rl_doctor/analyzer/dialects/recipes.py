@@ -12,25 +12,28 @@ from typing import Final, Literal
 
 Argument = str | float | bool | None
 """A number or a word; ``config.<field>`` and ``native.<key>`` (dots for nested ones) stand for how the run was configured. With a
-question mark behind it such a setting may be None, which else means that it is unknown."""
+question mark behind it such a setting may be None, which else means that it is unknown. ``word.<word>`` stands for what is in
+that place of the name of a family."""
 Row = Literal["tokens", "mean", "sum"]
 How = Literal["mean", "sum", "max", "min", "first", "last"]
 Statistic = Literal["mean", "sum", "max", "min", "median", "std"]
 Proof = Literal["exact", "derived"]
 
+UNDIVIDED: Final = "1"
+"""The divisor of a ``Fold`` that sums."""
 CELL: Final = ("rank", "rollout_step", "epoch", "minibatch", "microbatch")
 """Columns that tell the parts of a step apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Of:
-    """A quantity per token or per row: the name of one in ``recompute/quantities.py``, and its arguments."""
+    """A quantity per token or per row: the name of one in ``recompute/quantities.py``, and its arguments, also quantities."""
 
     name: str
-    arguments: tuple[tuple[str, Argument], ...] = ()
+    arguments: tuple[tuple[str, Argument | Of], ...] = ()
 
 
-def of(name: str, /, **arguments: Argument) -> Of:
+def of(name: str, /, **arguments: Argument | Of) -> Of:
     """A quantity with its arguments."""
     return Of(name, tuple(sorted(arguments.items())))
 
@@ -50,9 +53,11 @@ class Fold:
     Attributes:
         row: what a sequence adds: the sum of its tokens, weighing as much as it has tokens ("tokens"); their mean or their sum,
             weighing 1 ("mean", "sum").
-        empty: whether a sequence without a token weighs 1 as well, as 0; of "mean" and "sum".
+        empty: whether a sequence without a token weighs 1 as well, as 0.
         apart: columns of ``CELL`` that tell apart what is pooled into one quotient; none pools the step.
-        divisor: column of the contexts that divides the pooled numerators instead of their weights, or "".
+        divisor: column of the contexts that divides the pooled numerators instead of their weights, "" for these weights, or
+            ``UNDIVIDED`` for sums.
+        row_divisor: column of the contexts that divides a row's sum ("mean") instead of its number of tokens, at least 1; or "".
         stages: what becomes of the quotients, the inner first; what is left after them is averaged.
     """
 
@@ -60,6 +65,7 @@ class Fold:
     empty: bool = False
     apart: tuple[str, ...] = ()
     divisor: str = ""
+    row_divisor: str = ""
     stages: tuple[Stage, ...] = ()
 
 
@@ -71,9 +77,12 @@ class Recipe:
         value: what is averaged.
         fold: the stages; of a "token" recipe whose statistic is the mean.
         level: "token" for what is trained on, per step; "rollout" for the rows of a generation batch, each once.
-        statistic: of the values over all tokens or rows; other than "mean" at once, without stages.
+        statistic: of the values over all tokens, or over what rows add to the fold; other than "mean" at once. With
+            ``fold.apart`` it is taken of each part, and then come the stages; of "max" and "min", and of generation batches.
         ddof: of "std".
         mask: column that selects the tokens.
+        where: further condition that a token must meet to be covered, a quantity that is 0 or 1; None for none.
+        per: column whose different values are counted by a mean over the rows of a generation batch, instead of the rows.
         factor: the number is ``factor`` times the statistic.
         when: setting (as an ``Argument``) -> the values with which the trainer computes it so; an unknown one is none of them.
         unit: of the number.
@@ -85,6 +94,8 @@ class Recipe:
     statistic: Statistic = "mean"
     ddof: int = 1
     mask: Literal["response_mask", "loss_mask", "stored"] = "response_mask"
+    where: Of | None = None
+    per: str = ""
     factor: float = 1.0
     when: Mapping[str, tuple[Argument, ...]] = field(default_factory=lambda: MappingProxyType({}))
     unit: str = "1"

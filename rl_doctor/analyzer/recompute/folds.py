@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats, known, per_sequence_counts
-from rl_doctor.analyzer.dialects.recipes import CELL, Fold, How
+from rl_doctor.analyzer.derive import Floats, known, per_sequence_counts, real_rows
+from rl_doctor.analyzer.dialects.recipes import CELL, UNDIVIDED, Fold, How
 from rl_doctor.analyzer.recompute.registry import Entries
 from rl_doctor.analyzer.recompute.stages import Shares, Terms, average, certain
 from rl_doctor.analyzer.states import Keyed, Sums
@@ -29,13 +29,28 @@ def shares_of(batch: Batch, sums: tuple[Floats, Floats, Floats | None], fold: Fo
     """
     counts = per_sequence_counts(batch)
     value, size, slack = sums
-    weights: NDArray[np.int64] = counts if fold.row == "tokens" else np.ones_like(counts) if fold.empty else (counts > 0) * 1
-    scale: Floats = np.ones(batch.n_sequences) if fold.row != "mean" else 1.0 / np.maximum(counts, 1)
+    scale = row_scale(batch, fold)
+    weights: NDArray[np.int64] = counts if fold.row == "tokens" else (counts > 0) * 1
+    if fold.empty:
+        weights = np.maximum(weights, real_rows(batch) * 1)
     if fold.divisor:
-        column = batch.columns[fold.divisor]
-        scale = scale / np.where(known(column), column.astype(np.float64), np.nan)
+        if fold.divisor != UNDIVIDED:
+            scale = scale / _column(batch, fold.divisor)
         weights = np.zeros_like(counts)
     return Shares(value * scale, size * scale, weights, None if slack is None else slack * scale)
+
+
+def row_scale(batch: Batch, fold: Fold) -> Floats:
+    """What the sum of a row's values is multiplied by for what the row adds, ``[n_sequences]``."""
+    if fold.row != "mean":
+        return np.ones(batch.n_sequences)
+    divisor = _column(batch, fold.row_divisor) if fold.row_divisor else per_sequence_counts(batch)
+    return 1.0 / np.maximum(divisor, 1)
+
+
+def _column(batch: Batch, name: str) -> Floats:
+    column = batch.columns[name]
+    return np.where(known(column), column.astype(np.float64), np.nan)
 
 
 def folded(fold: Fold) -> Callable[[Terms], Callable[[Keyed], Entries]]:
@@ -49,14 +64,19 @@ def folded(fold: Fold) -> Callable[[Terms], Callable[[Keyed], Entries]]:
                 place = tuple(key[at] for at in kept)
                 parts[place] = parts[place] + sums if place in parts else sums
             found = {key: average(sums, terms) for key, sums in parts.items()}
-            columns = fold.apart
-            for stage in fold.stages:
-                columns, found = _stage(columns, found, stage.columns, stage.how)
-            return sum((certain(*pair) for pair in found.values()), Entries())
+            return staged_values(found, fold)
 
         return entries
 
     return staged
+
+
+def staged_values(found: dict[tuple[int, ...], Pair], fold: Fold) -> Entries:
+    """The values of the parts that ``fold.apart`` tells apart, put through the stages."""
+    columns = fold.apart
+    for stage in fold.stages:
+        columns, found = _stage(columns, found, stage.columns, stage.how)
+    return sum((certain(*pair) for pair in found.values()), Entries())
 
 
 def _stage(

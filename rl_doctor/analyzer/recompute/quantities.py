@@ -16,7 +16,15 @@ from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Flags, k3_size
 from rl_doctor.store.batch import Batch
 
-Arguments = Mapping[str, Argument]
+Arguments = Mapping[str, "Argument | Given"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """A quantity by its name, with what its arguments are in a run."""
+
+    name: str
+    arguments: Arguments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,12 +34,12 @@ class Values:
     Attributes:
         values: float64 ``[n]``.
         sizes: float64 ``[n]``, size of the summands behind each value as the trainer evaluates it in float32.
-        near: where float32 cannot tell a value from a threshold, bool ``[n]``, or None.
+        near: what of each value may flip where float32 cannot tell something from a threshold, ``[n]`` (a flag is 1), or None.
     """
 
     values: Floats
     sizes: Floats
-    near: Flags | None = None
+    near: Flags | Floats | None = None
 
     @classmethod
     def plain(cls, values: Floats) -> Values:
@@ -52,6 +60,7 @@ class Quantity:
         needs: arguments -> columns without which it is skipped.
         difference: (batch, arguments) -> the log-ratio of which it is a function, ``[n_selected]``, or None.
         additive: whether a token's value does not depend on which other tokens are selected.
+        rows: whether, of the tokens that are trained on, it has one value per sequence and not per token.
     """
 
     name: str
@@ -59,6 +68,7 @@ class Quantity:
     needs: Callable[[Arguments], tuple[str, ...]]
     difference: Callable[[Batch, Arguments], Floats] | None = None
     additive: bool = True
+    rows: bool = False
 
 
 _QUANTITIES: Final[dict[str, Quantity]] = {}
@@ -70,13 +80,14 @@ def quantity(
     *,
     difference: Callable[[Batch, Arguments], Floats] | None = None,
     additive: bool = True,
+    rows: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function (batch, arguments) -> values under a name."""
 
     def register(function: Function) -> Function:
         if name in _QUANTITIES:
             raise ValueError(f"quantity {name} is registered twice")
-        _QUANTITIES[name] = Quantity(name, function, needs, difference, additive)
+        _QUANTITIES[name] = Quantity(name, function, needs, difference, additive, rows)
         return function
 
     return register
@@ -91,68 +102,112 @@ def find_quantity(name: str) -> Quantity:
     return _QUANTITIES[name]
 
 
-def _word(arguments: Arguments, name: str, default: str) -> str:
+def evaluated(batch: Batch, given: Given) -> Values:
+    """A quantity of a batch."""
+    return find_quantity(given.name).function(batch, given.arguments)
+
+
+def inner(arguments: Arguments, name: str) -> Given:
+    """The argument of that name, which is a quantity."""
+    given = arguments[name]
+    assert isinstance(given, Given), name  # noqa: S101 - tables are held to it by their tests
+    return given
+
+
+def needs_of(given: Given) -> tuple[str, ...]:
+    """Columns without which a quantity and those among its arguments are skipped."""
+    own = find_quantity(given.name).needs(given.arguments)
+    nested = (needs_of(value) for value in given.arguments.values() if isinstance(value, Given))
+    return tuple(dict.fromkeys((*own, *(name for names in nested for name in names))))
+
+
+def additive(given: Given) -> bool:
+    """Whether a token's value does not depend on which other tokens are selected."""
+    nested = (additive(value) for value in given.arguments.values() if isinstance(value, Given))
+    return find_quantity(given.name).additive and all(nested)
+
+
+def word(arguments: Arguments, name: str, default: str = "") -> str:
+    """An argument that is a word."""
     return str(arguments.get(name, default))
 
 
-def _number(arguments: Arguments, name: str) -> float | None:
+def number(arguments: Arguments, name: str) -> float | None:
+    """An argument that is a number; None where it is not given."""
     value = arguments.get(name)
-    return None if value is None else float(value)
+    return None if value is None or isinstance(value, Given) else float(value)
 
 
-def _pair(arguments: Arguments) -> tuple[str, str]:
-    """The columns whose difference ``first - second`` the quantity is a function of: by default logprob - old_logprob."""
-    return _word(arguments, "first", "logprob"), _word(arguments, "second", "old_logprob")
+def pair(arguments: Arguments) -> tuple[str, ...]:
+    """The columns whose difference ``first - second`` the quantity is a function of: by default logprob - old_logprob.
+
+    None where the log-ratio is given as a quantity ``x``.
+    """
+    return () if "x" in arguments else (word(arguments, "first", "logprob"), word(arguments, "second", "old_logprob"))
+
+
+def log_ratio(batch: Batch, arguments: Arguments) -> Values:
+    """``first - second`` at the selected tokens, or the quantity ``x``; within ``clamp`` if that is given."""
+    if "x" in arguments:
+        found = evaluated(batch, inner(arguments, "x"))
+    else:
+        first, second = pair(arguments)
+        found = Values.plain(selected(batch, first) - selected(batch, second))
+    bound = number(arguments, "clamp")
+    return found if bound is None else Values(np.clip(found.values, -bound, bound), np.minimum(found.sizes, bound), found.near)
 
 
 def difference(batch: Batch, arguments: Arguments) -> Floats:
-    """``first - second`` at the selected tokens, within ``clamp`` if that is given, float64 ``[n_selected]``."""
-    first, second = _pair(arguments)
-    values = selected(batch, first) - selected(batch, second)
-    bound = _number(arguments, "clamp")
-    return values if bound is None else np.clip(values, -bound, bound)
+    """The values of ``log_ratio``, float64 ``[n_selected]``."""
+    return log_ratio(batch, arguments).values
 
 
-def _rounding(x: Floats) -> Floats:
-    """Relative error of exp(x) where x is rounded to float32, in units of the tolerance."""
-    return 1.0 + EPSILON32 / TOLERANCE * np.abs(x)
+def ratio_of(batch: Batch, arguments: Arguments) -> Values:
+    """The exponential of ``log_ratio``, of which float32 loses more where that is large."""
+    x = log_ratio(batch, arguments)
+    with np.errstate(over="ignore"):
+        value = np.exp(x.values)
+        return Values(value, value * _rounding(x.sizes))
+
+
+def _rounding(size: Floats) -> Floats:
+    """Relative error of exp(x) where x has summands of that size in float32, in units of the tolerance."""
+    return 1.0 + EPSILON32 / TOLERANCE * size
 
 
 _ESTIMATES: Final[Mapping[str, Callable[[Floats], Floats]]] = {"k1": k1, "k2": k2, "abs": np.abs}
 
 
-@quantity("column", lambda a: (_word(a, "name", ""),))
+@quantity("column", lambda a: (word(a, "name"),))
 def _column(batch: Batch, arguments: Arguments) -> Values:
     """A token column as it is."""
-    return Values.plain(selected(batch, _word(arguments, "name", "")))
+    return Values.plain(selected(batch, word(arguments, "name")))
 
 
-@quantity("log_ratio", _pair, difference=difference)
+@quantity("log_ratio", pair, difference=difference)
 def _log_ratio(batch: Batch, arguments: Arguments) -> Values:
     """``first - second``."""
-    return Values.plain(difference(batch, arguments))
+    return log_ratio(batch, arguments)
 
 
-@quantity("abs_log_ratio", _pair, difference=difference)
+@quantity("abs_log_ratio", pair, difference=difference)
 def _abs_log_ratio(batch: Batch, arguments: Arguments) -> Values:
     """|first - second|."""
-    return Values.plain(np.abs(difference(batch, arguments)))
+    x = log_ratio(batch, arguments)
+    return Values(np.abs(x.values), x.sizes)
 
 
-@quantity("ratio", _pair, difference=difference)
+@quantity("ratio", pair, difference=difference)
 def _ratio(batch: Batch, arguments: Arguments) -> Values:
     """exp(first - second)."""
-    x = difference(batch, arguments)
-    with np.errstate(over="ignore"):
-        value = np.exp(x)
-    return Values(value, value * _rounding(x))
+    return ratio_of(batch, arguments)
 
 
-@quantity("estimate", _pair, difference=difference)
+@quantity("estimate", pair, difference=difference)
 def _estimate(batch: Batch, arguments: Arguments) -> Values:
     """A KL estimate of x = first - second: k1 is -x, k2 x^2/2, k3 exp(x) - 1 - x, abs |x|; within ``most`` if that is given."""
     x = difference(batch, arguments)
-    kind = _word(arguments, "kind", "k1")
+    kind = word(arguments, "kind", "k1")
     if kind == "k3":
         with np.errstate(over="ignore", invalid="ignore"):
             value = k3(x)
@@ -160,61 +215,71 @@ def _estimate(batch: Batch, arguments: Arguments) -> Values:
     else:
         value = _ESTIMATES[kind](x)
         size = np.abs(value)
-    bound = _number(arguments, "most")
+    bound = number(arguments, "most")
     return Values(value, size) if bound is None else Values(np.clip(value, -bound, bound), np.minimum(size, bound + 1.0))
 
 
-@quantity("surrogate", lambda a: (*_pair(a), "advantage"), difference=difference)
+@quantity("surrogate", lambda a: (*pair(a), "advantage"), difference=difference)
 def _surrogate(batch: Batch, arguments: Arguments) -> Values:
     """PPO's loss per token, with ``low``, ``high`` and, if given, ``dual``: see ``surrogate_loss``."""
-    x, advantage = difference(batch, arguments), selected(batch, "advantage")
-    low, high = float(arguments["low"] or 0.0), float(arguments["high"] or 0.0)
+    x, advantage = log_ratio(batch, arguments), selected(batch, "advantage")
+    low, high = number(arguments, "low") or 0.0, number(arguments, "high") or 0.0
     with np.errstate(over="ignore"):
-        value = surrogate_of_ratio(np.exp(x), advantage, low, high, _number(arguments, "dual"))
-    return Values(value, np.abs(value) * _rounding(x))
+        value = surrogate_of_ratio(np.exp(x.values), advantage, low, high, number(arguments, "dual"))
+        return Values(value, np.abs(value) * _rounding(x.sizes))
 
 
-@quantity("binds", lambda a: (*_pair(a), "advantage"), difference=difference)
+@quantity("binds", lambda a: (*pair(a), "advantage"), difference=difference)
 def _binds(batch: Batch, arguments: Arguments) -> Values:
     """Whether the clip range binds: the ratio is above it and the advantage positive, or below it and negative."""
-    ratio, advantage = _ratio(batch, arguments).values, selected(batch, "advantage")
-    low, high = 1.0 - float(arguments["low"] or 0.0), 1.0 + float(arguments["high"] or 0.0)
+    x, advantage = log_ratio(batch, arguments), selected(batch, "advantage")
+    low, high = 1.0 - (number(arguments, "low") or 0.0), 1.0 + (number(arguments, "high") or 0.0)
+    with np.errstate(over="ignore"):
+        ratio = np.exp(x.values)
     flags = ((ratio < low) & (advantage < 0)) | ((ratio > high) & (advantage > 0))
-    return _flags(flags, _near(ratio, low, high) & (advantage != 0))
+    return flagged(flags, close(ratio, low, high, spread=_spread(x, arguments)) & (advantage != 0))
 
 
-@quantity("outside", _pair, difference=difference)
+@quantity("outside", pair, difference=difference)
 def _outside(batch: Batch, arguments: Arguments) -> Values:
     """Whether the ratio is outside [1 - low, 1 + high], whatever the advantage; a bound that is None does not count."""
-    ratio = _ratio(batch, arguments).values
-    below, above = _number(arguments, "low"), _number(arguments, "high")
+    x = log_ratio(batch, arguments)
+    with np.errstate(over="ignore"):
+        ratio = np.exp(x.values)
+    below, above = number(arguments, "low"), number(arguments, "high")
     low, high = 0.0 if below is None else 1.0 - below, np.inf if above is None else 1.0 + above
-    return _flags((ratio < low) | (ratio > high), _near(ratio, low, high))
+    return flagged((ratio < low) | (ratio > high), close(ratio, low, high, spread=_spread(x, arguments)))
 
 
-def _near(ratio: Floats, *bounds: float) -> Flags:
-    """Where float32 cannot tell the ratio from a bound."""
-    near = np.zeros(ratio.size, np.bool_)
+def _spread(x: Values, arguments: Arguments) -> Floats | float:
+    """How much less surely float32 gives the ratio where its logarithm is itself a sum."""
+    return 1.0 + x.sizes if "x" in arguments else 1.0
+
+
+def close(values: Floats, *bounds: float, spread: Floats | float = 1.0) -> Flags:
+    """Where float32 cannot tell values ``[n]`` from a bound; ``spread`` times as far for what is summed up."""
+    near = np.zeros(values.size, np.bool_)
     for bound in bounds:
         if 0.0 < bound < np.inf:
-            near |= np.abs(ratio - bound) < 4 * EPSILON32 * max(bound, 1.0)
+            near |= np.abs(values - bound) < 4 * EPSILON32 * max(bound, 1.0) * spread
     return near
 
 
-def _flags(flags: Flags, near: Flags) -> Values:
+def flagged(flags: Flags, near: Flags) -> Values:
+    """Flags as 0 and 1, with those that may flip."""
     values = flags.astype(np.float64)
     return Values(values, values, near)
 
 
-@quantity("row", lambda a: (_word(a, "name", ""),))
+@quantity("row", lambda a: (word(a, "name", ""),))
 def _row(batch: Batch, arguments: Arguments) -> Values:
     """A sequence column, NaN for null."""
-    column = batch.columns[_word(arguments, "name", "")]
+    column = batch.columns[word(arguments, "name", "")]
     return Values.plain(np.where(known(column), column.astype(np.float64), np.nan))
 
 
-@quantity("row_is", lambda a: (_word(a, "name", ""),))
+@quantity("row_is", lambda a: (word(a, "name", ""),))
 def _row_is(batch: Batch, arguments: Arguments) -> Values:
     """Whether a sequence column has the value ``value``, 0 or 1; NaN for null."""
-    column = batch.columns[_word(arguments, "name", "")]
+    column = batch.columns[word(arguments, "name", "")]
     return Values.plain(np.where(known(column), column == arguments["value"], np.nan))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, derived, per_sequence_sums
-from rl_doctor.analyzer.dialects.recipes import CELL, Argument, Recipe
-from rl_doctor.analyzer.dialects.registry import Name, Trainer, bounds_of, plain
-from rl_doctor.analyzer.recompute.folds import folded, shares_of
-from rl_doctor.analyzer.recompute.quantities import Arguments, Quantity, Values, find_quantity
+from rl_doctor.analyzer.derive import Floats, derived, per_sequence_sums, segment_extremes, selected_splits, selection
+from rl_doctor.analyzer.dialects.recipes import CELL, Argument, Of, Recipe
+from rl_doctor.analyzer.dialects.registry import Name, Trainer, bounds_of, matching, pattern, plain, spelled
+from rl_doctor.analyzer.engine import lacking
+from rl_doctor.analyzer.recompute.folds import Pair, folded, row_scale, shares_of, staged_values
+from rl_doctor.analyzer.recompute.quantities import Given, Values, evaluated, find_quantity, needs_of
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Logged, entry
-from rl_doctor.analyzer.recompute.stages import sums_by
+from rl_doctor.analyzer.recompute.stages import Range, Ranges, keyed_rows, sums_by
 from rl_doctor.analyzer.recompute.statistics import (
     NONE,
     Reading,
@@ -22,15 +23,18 @@ from rl_doctor.analyzer.recompute.statistics import (
     deviation_of,
     largest_of,
     mean_of,
+    of_rows,
     of_tokens,
     smallest_of,
 )
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.codes import codes
 
 _CONFIG: Final = "config."
 _NATIVE: Final = "native."
+_WORD: Final = "word."
 _MAYBE: Final = "?"
 _MASKS: Final = ("is_padding", "response_mask")
 _TOLD: Final = ("minibatch", "microbatch")
@@ -41,131 +45,293 @@ _NUMPY: Final[Mapping[str, Callable[[Floats], Any]]] = {
 }  # fmt: skip
 
 
-def keys_of(trainer: Trainer, info: RunInfo, names: Collection[str]) -> tuple[Logged, ...]:
-    """The keys that a run logged and that the table of its trainer has a recipe for, in the versions that the run may be of."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """A recipe with what its settings are in a run.
+
+    Attributes:
+        recipe: the recipe.
+        value: its quantity.
+        where: its further condition, or None.
+    """
+
+    recipe: Recipe
+    value: Given
+    where: Given | None = None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Columns without which it is skipped."""
+        fold, mask = self.recipe.fold, (self.recipe.mask,) if self.recipe.mask == "loss_mask" else ()
+        divisors = (name for name in (fold.divisor, fold.row_divisor) if name and name.isidentifier())
+        apart = (name for name in fold.apart if name in _TOLD or self.recipe.level == "rollout")
+        condition = () if self.where is None else needs_of(self.where)
+        per = (self.recipe.per,) if self.recipe.per else ()
+        return tuple(dict.fromkeys((*needs_of(self.value), *condition, *mask, *divisors, *apart, *per)))
+
+
+def keys_of(
+    trainer: Trainer, info: RunInfo, names: Collection[str], columns: Collection[str] | None = None
+) -> tuple[Logged, ...]:
+    """The keys that a run logged and that the table of its trainer has a recipe for, in the versions that the run may be of.
+
+    Args:
+        trainer: the table.
+        info: the run's description.
+        names: what the run logged.
+        columns: those that the run has: of several recipes the first whose columns are there is taken. None: the first.
+    """
     bounds = bounds_of(info.trainer_version)
-    written = {plain(name): name for name in names}
     found: dict[str, Logged] = {}
-    for item in trainer.names:
-        native = written.get(plain(item.native))
-        if native is None or native in found or item.definition is None or not bounds.within(item):
+    for item, native, words in _written(trainer, names):
+        if native in found or item.definition is None or not bounds.within(item):
             continue
         if item.algorithms and (info.algorithm or "").lower() not in item.algorithms:
             continue
-        for made in _keys(item, native, info):
-            found[native] = made
-            break
+        known = list(_keys(item, native, words, info))
+        with_columns = [] if columns is None else [key for key in known if not lacking(key.reduction.needs, columns, info.config)]
+        if known:
+            found[native] = (with_columns or known)[0]
     return tuple(found.values())
 
 
-def _keys(item: Name, native: str, info: RunInfo) -> Iterator[Logged]:
+def _written(trainer: Trainer, names: Collection[str]) -> Iterator[tuple[Name, str, Mapping[str, str]]]:
+    """Entries of the table with the logged names that they stand for, exact ones first, and the words of a family's places."""
+    written = {plain(name): name for name in names}
+    for item in trainer.names:
+        if not item.family and (native := written.get(plain(item.native))) is not None:
+            yield item, native, {}
+    exact = {plain(item.native) for item in trainer.names if not item.family}
+    rest = {name: native for name, native in written.items() if name not in exact}
+    for item in trainer.names:
+        if item.family and item.definition is not None:
+            for name in matching(item.native, rest):
+                match = pattern(item.native).fullmatch(spelled(rest[name]))
+                if match is not None:
+                    yield item, rest[name], match.groupdict()
+
+
+def _keys(item: Name, native: str, words: Mapping[str, str], info: RunInfo) -> Iterator[Logged]:
     assert item.definition is not None  # noqa: S101 - the caller looked
+    metric = item.metric if item.metric is None or not words else item.metric.format(**words)
     for recipe in item.definition.recipes:
-        if not all(setting(name, info) in values for name, values in recipe.when.items()):
-            continue
-        arguments = resolved(recipe, info)
-        if arguments is not None:
-            yield logged(native, item.metric, recipe, arguments)
+        if all(_holds(setting(name, info, words), values) for name, values in recipe.when.items()):
+            made = resolved(recipe, info, words)
+            if made is not None:
+                yield logged(native, metric, made)
 
 
-def setting(name: str, info: RunInfo) -> Any:
-    """What ``config.<field>`` or ``native.<key>`` of a run is; a sentinel that equals nothing where that is not known."""
+def _holds(value: Any, values: Collection[Argument]) -> bool:
+    """Whether a setting is one of the values; true is not 1."""
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
+
+
+def setting(name: str, info: RunInfo, words: Mapping[str, str] | None = None) -> Any:
+    """What ``config.<field>``, ``native.<key>`` or ``word.<word>`` is in a run; where unknown a sentinel that equals nothing."""
+    if name.startswith(_WORD):
+        return (words or {}).get(name.removeprefix(_WORD), _UNKNOWN)
     maybe = name.endswith(_MAYBE)
     name = name.removesuffix(_MAYBE)
     value: Any = None
     if name.startswith(_CONFIG):
         value = getattr(info.config, name.removeprefix(_CONFIG))
     else:
-        value = info.config.native
-        for part in name.removeprefix(_NATIVE).split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+        value = nested(info.config.native, name.removeprefix(_NATIVE))
     return _UNKNOWN if value is None and not maybe else value
 
 
-def resolved(recipe: Recipe, info: RunInfo) -> Arguments | None:
-    """The arguments of a recipe's quantity with the run's settings in place of their names; None where one is not known."""
-    found: dict[str, Argument] = {}
-    for name, value in recipe.value.arguments:
-        given = setting(value, info) if isinstance(value, str) and value.startswith((_CONFIG, _NATIVE)) else value
+def nested(native: Mapping[str, Any] | None, name: str) -> Any:
+    """A setting of a trainer's own configuration, which may be nested or have the dotted names themselves; None for none."""
+    if native is None or name in native:
+        return None if native is None else native[name]
+    first, _, rest = name.partition(".")
+    inside = native.get(first)
+    return nested(inside, rest) if rest and isinstance(inside, Mapping) else None
+
+
+def resolved(recipe: Recipe, info: RunInfo, words: Mapping[str, str] | None = None) -> Made | None:
+    """A recipe with the run's settings in place of their names; None where one is not known."""
+    value = _given(recipe.value, info, words)
+    where = None if recipe.where is None else _given(recipe.where, info, words)
+    if value is None or (where is None and recipe.where is not None):
+        return None
+    return Made(recipe, value, where)
+
+
+def _given(quantity: Of, info: RunInfo, words: Mapping[str, str] | None) -> Given | None:
+    found: dict[str, Argument | Given] = {}
+    for name, value in quantity.arguments:
+        given: Any = value
+        if isinstance(value, Of):
+            given = _given(value, info, words)
+            if given is None:
+                return None
+        elif isinstance(value, str) and value.startswith((_CONFIG, _NATIVE, _WORD)):
+            given = setting(value, info, words)
         if given is _UNKNOWN:
             return None
         found[name] = given
-    return found
+    return Given(quantity.name, found)
 
 
-def logged(native: str, metric: str | None, recipe: Recipe, arguments: Arguments) -> Logged:
+def logged(native: str, metric: str | None, made: Made) -> Logged:
     """One key, recomputed by its recipe."""
-    known = find_quantity(recipe.value.name)
-    make = _rollout if recipe.level == "rollout" else _staged if recipe.statistic == "mean" else _at_once
-    reduction, entries = make(known, recipe, arguments)
+    recipe = made.recipe
+    if recipe.level == "rollout":
+        make = _rollout
+    elif recipe.statistic == "mean":
+        make = _staged
+    else:
+        make = _of_parts if recipe.fold.apart else _at_once
+    reduction, entries = make(made)
     return Logged(native, metric, recipe.unit, reduction, entries, "step")
 
 
-def _of_mask(batch: Batch, recipe: Recipe) -> Batch:
-    """The batch whose response mask is the recipe's."""
-    if recipe.mask == "response_mask":
-        return batch
-    key = ("masked", recipe.mask)
-    if key not in batch.scratch:
-        columns = {name: values for name, values in batch.columns.items() if name != "response_mask"}
-        if recipe.mask != "stored":
-            columns["response_mask"] = batch.columns[recipe.mask]
-        batch.scratch[key] = replace(batch, columns=columns, scratch={})
-    masked: Batch = batch.scratch[key]
-    return masked
+def _of_mask(batch: Batch, made: Made) -> tuple[Batch, Floats | None]:
+    """The batch whose response mask is the recipe's, and per sequence the number of tokens whose condition may flip, or None."""
+    mask, where = made.recipe.mask, made.where
+    masked = batch
+    if mask != "response_mask":
+        key = ("masked", mask)
+        if key not in batch.scratch:
+            columns = {name: values for name, values in batch.columns.items() if name != "response_mask"}
+            if mask != "stored":
+                columns["response_mask"] = batch.columns[mask]
+            batch.scratch[key] = replace(batch, columns=columns, scratch={})
+        masked = batch.scratch[key]
+    if where is None:
+        return masked, None
+    condition = ("where", where)
+    if condition not in masked.scratch:
+        found = evaluated(masked, where)
+        chosen = np.zeros(masked.n_tokens, np.bool_)
+        chosen[np.flatnonzero(selection(masked))[found.values > 0]] = True
+        near = None if found.near is None or not found.near.any() else per_sequence_sums(masked, found.near)
+        masked.scratch[condition] = replace(masked, columns={**masked.columns, "response_mask": chosen}, scratch={}), near
+    restricted: tuple[Batch, Floats | None] = masked.scratch[condition]
+    return restricted
 
 
-def _needs(known: Quantity, recipe: Recipe, arguments: Arguments) -> tuple[str, ...]:
-    mask = (recipe.mask,) if recipe.mask == "loss_mask" else ()
-    divisor = (recipe.fold.divisor,) if recipe.fold.divisor else ()
-    apart = (name for name in recipe.fold.apart if name in _TOLD)
-    return (*known.needs(arguments), *mask, *divisor, *apart)
-
-
-def _staged(known: Quantity, recipe: Recipe, arguments: Arguments) -> tuple[Reduction, Callable[[Any], Entries]]:
-    @derived
-    def share(batch: Batch) -> Any:
-        masked = _of_mask(batch, recipe)
-        return shares_of(masked, _row_sums(masked, known.function(masked, arguments), recipe.factor), recipe.fold)
-
-    reduction = sums_by(CELL, share, needs=_needs(known, recipe, arguments), optional=_MASKS)
-    return replace(reduction, needs=_needs(known, recipe, arguments)), folded(recipe.fold)(())
-
-
-def _row_sums(batch: Batch, found: Values, factor: float) -> tuple[Floats, Floats, Floats | None]:
-    slack = None if found.near is None else abs(factor) * per_sequence_sums(batch, found.near)
+def _row_sums(batch: Batch, made: Made, shaky: Floats | None = None) -> tuple[Floats, Floats, Floats | None]:
+    """Per sequence the sum of the values, the size of its summands, and what may flip at a threshold, ``[n_sequences]``."""
+    found = evaluated(batch, made.value)
+    factor = made.recipe.factor
+    if find_quantity(made.value.name).rows:
+        flips = None if found.near is None else abs(factor) * found.near.astype(np.float64)
+        return factor * found.values, abs(factor) * found.sizes, flips
+    slack: Floats | None = None if found.near is None else abs(factor) * per_sequence_sums(batch, found.near)
+    if shaky is not None:
+        more = shaky * (abs(factor) * float(np.abs(found.values).max(initial=1.0)))
+        slack = more if slack is None else slack + more
     return factor * per_sequence_sums(batch, found.values), abs(factor) * per_sequence_sums(batch, found.sizes), slack
 
 
-def _at_once(known: Quantity, recipe: Recipe, arguments: Arguments) -> tuple[Reduction, Callable[[Any], Entries]]:
-    """A statistic over all tokens of the step."""
-    squared = recipe.statistic == "std"
+def _staged(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
+    @derived
+    def share(batch: Batch) -> Any:
+        masked, shaky = _of_mask(batch, made)
+        return shares_of(masked, _row_sums(masked, made, shaky), made.recipe.fold)
+
+    reduction = sums_by(CELL, share, needs=made.needs, optional=_MASKS)
+    return replace(reduction, needs=made.needs), folded(made.recipe.fold)(())
+
+
+def _at_once(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
+    """A statistic over all tokens of the step, or over what its rows add."""
+    recipe = made.recipe
+    squared, by_row = recipe.statistic == "std", recipe.fold.row != "tokens"
 
     def partial(batch: Batch) -> Statistics:
-        masked = _of_mask(batch, recipe)
-        found = known.function(masked, arguments)
+        masked, _ = _of_mask(batch, made)
+        if by_row:
+            return Statistics({"": of_rows(*_row_values(masked, made))})
+        found = evaluated(masked, made.value)
         sizes = per_sequence_sums(masked, found.sizes)
         return Statistics({"": of_tokens(masked, recipe.factor * found.values, abs(recipe.factor) * sizes, squared=squared)})
 
     reading: Mapping[str, Reading] = {
         "max": largest_of(""), "min": smallest_of(""), "mean": mean_of(""), "std": deviation_of("", ddof=recipe.ddof),
     }  # fmt: skip
-    return Reduction(partial, NONE, _needs(known, recipe, arguments), _MASKS, "token"), reading[recipe.statistic]
+    return Reduction(partial, NONE, made.needs, _MASKS, "token"), reading[recipe.statistic]
 
 
-def _rollout(known: Quantity, recipe: Recipe, arguments: Arguments) -> tuple[Reduction, Callable[[Any], Entries]]:
-    """A statistic over the rows of a generation batch."""
+def _row_values(batch: Batch, made: Made) -> tuple[Floats, Floats]:
+    """What each sequence adds to the fold, those that weigh nothing left out, and the size of its summands."""
+    value, size, _ = _row_sums(batch, made)
+    shares = shares_of(batch, (value, size, None), replace(made.recipe.fold, divisor=""))
+    kept = shares.weights > 0
+    return shares.numerators[kept], shares.magnitudes[kept]
+
+
+def _of_parts(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
+    """The largest or the smallest value of each part, put through the stages."""
+    fold, largest = made.recipe.fold, made.recipe.statistic == "max"
+
+    def partial(batch: Batch) -> Ranges:
+        masked, _ = _of_mask(batch, made)
+        if fold.row == "tokens":
+            found = evaluated(masked, made.value)
+            splits = selected_splits(masked)
+            value = segment_extremes(made.recipe.factor * found.values, splits)[int(largest)]
+            slack = TOLERANCE * segment_extremes(found.sizes, splits)[1]
+        else:
+            value = np.full(batch.n_sequences, np.nan)
+            summed, size, _ = _row_sums(masked, made)
+            scale = row_scale(masked, fold)
+            value, slack = summed * scale, TOLERANCE * size * scale
+        return Ranges({key: Range.of(value[rows], slack[rows]) for key, rows in keyed_rows(batch, CELL)})
+
+    def entries(state: Ranges) -> Entries:
+        kept = [CELL.index(column) for column in fold.apart]
+        parts: dict[tuple[int, ...], Range] = {}
+        for key, item in state.groups.items():
+            place = tuple(key[at] for at in kept)
+            parts[place] = parts[place] + item if place in parts else item
+        ends = {
+            key: (item.high, item.highest - item.high) if largest else (item.low, item.low - item.lowest)
+            for key, item in parts.items() if np.isfinite(item.high)
+        }  # fmt: skip
+        return staged_values(ends, fold)
+
+    return Reduction(partial, Ranges({}), made.needs, (*CELL, *_MASKS), "token"), entries
+
+
+def _rollout(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
+    """A statistic over the rows of a generation batch, or over those of each of its parts."""
+    recipe = made.recipe
 
     def partial(batch: Batch) -> Entries:
-        found = known.function(batch, arguments)
-        values = found.values
-        if not values.size:
+        found = evaluated(batch, made.value)
+        if not found.values.size:
             return Entries()
-        if recipe.statistic == "std":
-            value = float(values.std(ddof=recipe.ddof)) if values.size > recipe.ddof else np.nan
-        else:
-            value = float(_NUMPY[recipe.statistic](values))
-        size = float(np.sum(found.sizes) if recipe.statistic == "sum" else np.mean(found.sizes))
-        return UNKNOWN if np.isnan(value) else entry(recipe.factor * value, TOLERANCE * abs(recipe.factor) * size)
+        if not recipe.fold.apart:
+            number = len(set(batch.columns[recipe.per].tolist())) if recipe.per else None
+            value, slack = _of_numbers(recipe, found, number)
+            return UNKNOWN if np.isnan(value) else entry(value, slack)
+        parts = {}
+        for key, rows in _apart(batch, recipe.fold.apart):
+            parts[key] = _of_numbers(recipe, Values(found.values[rows], found.sizes[rows]))
+        return staged_values(parts, recipe.fold)
 
-    return Reduction(partial, Entries(), _needs(known, recipe, arguments), (), "rollout"), lambda state: state
+    return Reduction(partial, Entries(), made.needs, (), "rollout"), lambda state: state
+
+
+def _of_numbers(recipe: Recipe, found: Values, number: int | None = None) -> Pair:
+    """The statistic of some rows and what rounding can change in it; ``number`` divides a mean instead of that of the rows."""
+    values = found.values
+    if recipe.statistic == "std":
+        value = float(values.std(ddof=recipe.ddof)) if values.size > recipe.ddof else np.nan
+    elif number is not None:
+        value = float(np.sum(values)) / number
+    else:
+        value = float(_NUMPY[recipe.statistic](values))
+    size = float(np.sum(found.sizes) if recipe.statistic == "sum" else np.sum(found.sizes) / (number or values.size))
+    return recipe.factor * value, TOLERANCE * abs(recipe.factor) * size
+
+
+def _apart(batch: Batch, columns: tuple[str, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """The rows of each combination of values of the columns, with a key for it."""
+    numbered = np.stack([codes(batch.columns[name]) for name in columns], axis=1)
+    unique, index = np.unique(numbered, axis=0, return_inverse=True)
+    for at, key in enumerate(unique.tolist()):
+        yield tuple(key), np.flatnonzero(index.reshape(-1) == at)
