@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -100,7 +101,10 @@ def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], pr
     plan = reconcile.plan(reading.info, run.columns, reading.metrics(), run.recorded_in)
     wanted = sorted(name for name in asked if name in known or name.endswith("."))
     critic = reading.critic
-    apart = None if critic is None else reconcile.plan_critic(plan, critic.info, critic.columns, critic.recorded_in)
+    apart = None
+    if critic is not None:
+        described = replace(critic.info, trainer=reading.info.trainer, trainer_version=reading.info.trainer_version)
+        apart = reconcile.plan_critic(plan, described, critic.columns, critic.recorded_in)
     analysis = analyze(reading, wanted, plan.metrics, reading.logged, apart.metrics if apart else ())
     blank = reading.blank()
     comparisons = reconcile.compare(plan, analysis.series, analysis.partial_steps)
@@ -108,7 +112,11 @@ def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], pr
         comparisons += reconcile.compare(apart, analysis.critic.series, analysis.critic.partial_steps)
     sampled_out = reconcile.sampled_out(plan, comparisons) if len(analysis.partial_steps) else ()
     uncompared = (
-        f"sampled: without all tokens not compared: {_few(sampled_out)}" if sampled_out else "" if comparisons else plan.reason
+        f"sampled: without all tokens not compared: {_few(sampled_out)}"
+        if sampled_out
+        else plan.doubts
+        if comparisons
+        else plan.reason
     )
     view = View(reading.info, analysis.series, analysis.missing, run.facts, comparisons, uncompared, analysis.estimated)
     results = run_rules(chosen, view)
@@ -159,8 +167,8 @@ def _summary(run: Run, logged: Logged, told: tuple[str, ...]) -> RunSummary:
     unknown = facts.unknown_columns if run.columns else (*facts.unknown_columns, *logged.unknown)
     notes = (*facts.notes, *_recognised(run.info, info), *logged.notes, *doubts(info), *told)
     return RunSummary(
-        shown(run.path), info.trainer, info.trainer_version, info.algorithm, facts.first_step, facts.last_step, facts.sequences,
-        facts.tokens, facts.skipped_parts, unknown, notes, facts.renamed_columns, len(logged),
+        shown(run.path), info.trainer, _version(run.info, info), info.algorithm, facts.first_step, facts.last_step,
+        facts.sequences, facts.tokens, facts.skipped_parts, unknown, notes, facts.renamed_columns, len(logged),
         info.sampling if info.sampling is not None and info.sampling < 1 else None,
     )  # fmt: skip
 
@@ -174,6 +182,14 @@ def _recognised(told: RunInfo, info: RunInfo) -> Iterator[str]:
     ]
     if found:
         yield f"{' and '.join(found)}: by the names of the metrics"
+
+
+def _version(told: RunInfo, info: RunInfo) -> str | None:
+    """The trainer's version as it is printed: as it was told, or what the names of the metrics leave possible."""
+    from rl_doctor.analyzer.dialects.registry import bounds_of
+
+    words = None if told.trainer_version else bounds_of(info.trainer_version).words
+    return f"{words}, by its keys" if words else told.trainer_version
 
 
 def failed(path: Path, error: DoctorError) -> Report:

@@ -10,6 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.dialects.recognise import in_doubt
+from rl_doctor.analyzer.dialects.registry import bounds_of
 from rl_doctor.analyzer.engine import lacking
 from rl_doctor.analyzer.recompute.registry import Dialect, Entries, Hypothesis, Logged, Window, find_dialect
 from rl_doctor.analyzer.registry import Metric, Reduction, metrics_for
@@ -26,6 +28,7 @@ Factor = tuple[str, str, float | Floats]
 """A number of the run: one word, in words, and its value, or that at each of some steps."""
 
 _RECORDED: Final = "reconcile.recorded"
+_FEW: Final = 3
 _RELATIVE: Final = 1e-4
 _ABSOLUTE: Final = 1e-6
 _PARTS: Final[Mapping[str, Callable[[Entries], float]]] = {
@@ -89,6 +92,7 @@ class Plan:
         canonical: canonical metrics that the run logged under their own name.
         log: what was logged.
         reason: why nothing can be compared, or "".
+        doubts: which keys cannot be, because they mean other things by version; or "".
         factors: numbers of the run that a trainer may divide or multiply by once too often.
         missing_rows: name of the metric that counts rows which a step lacks, or "".
         untried: for each key the hypotheses that lack columns, each with these.
@@ -108,6 +112,7 @@ class Plan:
     sessions: Sessions = field(default_factory=Sessions)
     others: tuple[Other, ...] = ()
     judged_steps: Steps | None = None
+    doubts: str = ""
 
 
 def plan(info: RunInfo, columns: Collection[str], log: MetricLog, recorded_in: Mapping[int, int] | None = None) -> Plan:
@@ -130,9 +135,10 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog, recorded_in: M
         for name, item in metrics_for(columns).items()
         if name in names and item.reduction.level != "logged" and not lacking(item.needs, columns, info.config)
     )
+    doubts = _versions(info, in_doubt(info, names.difference(lacks))) if columns else ""
     reason = ""
     if not logged and not canonical:
-        reason = _reason(info, dialect, names, {name for lack in lacks.values() for name in lack})
+        reason = doubts or _reason(info, dialect, names, {name for lack in lacks.values() for name in lack})
     chosen = [metric for item in logged for metric in _parts(item)]
     short = dialect.missing_rows if dialect else None
     if short is not None and (not chosen or lacking(short.needs, columns, info.config)):
@@ -152,7 +158,7 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog, recorded_in: M
     if judged is not None and not judged.size and not canonical:
         reason = "world size or configuration changed between the sessions, and which of them recorded the steps is not known"
     metrics = (*chosen, *canonical)
-    return Plan(metrics, logged, canonical, log, reason, _factors(info), named, untried, sessions, others, judged)
+    return Plan(metrics, logged, canonical, log, reason, _factors(info), named, untried, sessions, others, judged, doubts)
 
 
 def plan_critic(main: Plan, info: RunInfo, columns: Collection[str], recorded_in: Mapping[int, int] | None = None) -> Plan:
@@ -167,11 +173,25 @@ def _reason(info: RunInfo, dialect: Dialect | None, names: Collection[str], lack
     if not names:
         return "the run has no logged metrics"
     if dialect is None:
-        trainer = f"{info.trainer} {info.trainer_version or '(version unknown)'}" if info.trainer else "the trainer (not named)"
+        known = bounds_of(info.trainer_version)
+        version = (not known.exact and known.words) or info.trainer_version or "(version unknown)"
+        trainer = f"{info.trainer} {version}" if info.trainer else "the trainer (not named)"
         return f"how {trainer} computes what it logs is not known"
     if lacks:
         return f"what {dialect.name} logs needs columns that the run lacks: {', '.join(sorted(lacks))}"
     return f"{dialect.name}: the run's configuration or ranks are not recorded completely"
+
+
+def _versions(info: RunInfo, doubtful: Sequence[str]) -> str:
+    """That these keys cannot be compared because they mean other things by version."""
+    if not doubtful:
+        return ""
+    told = bounds_of(info.trainer_version).words or "unknown"
+    more = f" and {len(doubtful) - _FEW} more" if len(doubtful) > _FEW else ""
+    return (
+        f"what {', '.join(doubtful[:_FEW])}{more} means depends on the version of {info.trainer} ({told}); "
+        "trainer_version in run.json tells it"
+    )
 
 
 def _testable(item: Logged, info: RunInfo, columns: Collection[str]) -> Logged:

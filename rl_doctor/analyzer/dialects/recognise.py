@@ -72,10 +72,11 @@ def recognised(names: Collection[str]) -> Trainer | None:
 
 
 def identify(info: RunInfo, log: MetricLog, *, rows: bool = False) -> RunInfo:
-    """Fill in what the names of a log tell and the description does not: trainer, algorithm, settings logged as constants.
+    """Fill in what the names of a log tell and the description does not: trainer, bounds of its version, algorithm, settings.
 
     An algorithm is "grpo", "rloo", "ppo", ... where a policy samples, "dpo", "kto", "orpo", "cpo" or "reward_model" where it
     learns from preferences, and "sft" where it learns from demonstrations; the last two kinds have no metrics of a reward.
+    Settings are told by constants that are logged.
 
     Args:
         info: the run's description.
@@ -89,7 +90,12 @@ def identify(info: RunInfo, log: MetricLog, *, rows: bool = False) -> RunInfo:
     find = lookup(log)
     algorithm = info.algorithm or _algorithm(known, names, find, rows=rows)
     trainer = info.trainer or (None if known is None else known.name)
-    return replace(info, trainer=trainer, algorithm=algorithm, config=_settings(info.config, known, find))
+    version = info.trainer_version
+    if version is None and find_trainer(trainer) is known:
+        version = str(version_bounds(info, known, names)) or None
+    return replace(
+        info, trainer=trainer, trainer_version=version, algorithm=algorithm, config=_settings(info.config, known, find)
+    )
 
 
 def kinds_of(info: RunInfo, log: MetricLog) -> tuple[str, ...]:
@@ -110,9 +116,28 @@ def kinds_of(info: RunInfo, log: MetricLog) -> tuple[str, ...]:
 
 
 def version_bounds(info: RunInfo, known: Trainer | None, names: Collection[str]) -> Bounds:
-    """What is known of the trainer's version: told, else by the names."""
+    """What is known of the trainer's version: told, else by the names; nothing where these contradict each other."""
     told = bounds_of(info.trainer_version)
-    return told if known is None or told != Bounds() else known.dated(names)
+    if known is None or told != Bounds():
+        return told
+    found = known.dated(names)
+    return found if found.possible else Bounds()
+
+
+def in_doubt(info: RunInfo, names: Collection[str]) -> tuple[str, ...]:
+    """Those of the native ``names`` that are recomputed in other ways by version, where what is known of it leaves that open."""
+    known, bounds, algorithm = find_trainer(info.trainer), bounds_of(info.trainer_version), (info.algorithm or "").lower()
+    if known is None or bounds.exact:
+        return ()
+    meanings: dict[str, list[Name]] = {}
+    for item in known.names:
+        if item.definition is not None and item.definition.proof and (not item.algorithms or algorithm in item.algorithms):
+            meanings.setdefault(plain(item.native), []).append(item)
+    return tuple(
+        name
+        for name in sorted(names)
+        if (found := meanings.get(plain(name))) and not any(bounds.within(item) and item.holds is None for item in found)
+    )
 
 
 def _algorithm(known: Trainer | None, names: Collection[str], find: Lookup, *, rows: bool) -> str | None:

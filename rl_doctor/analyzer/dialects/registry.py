@@ -107,26 +107,79 @@ class Bounds:
     low: Version | None = None
     high: Version | None = None
 
+    def at_least(self, version: Version) -> bool:
+        """Whether every version that is possible is this one or newer."""
+        return self.low is not None and _whole(self.low) >= _whole(version)
+
+    def before(self, version: Version) -> bool:
+        """Whether every version that is possible is older than this one."""
+        return self.high is not None and _whole(self.high) <= _whole(version)
+
     def within(self, item: Name) -> bool:
         """Whether every version that is possible has the meaning ``item``."""
-        early = item.since is not None and (self.low is None or self.low < item.since)
-        late = item.until is not None and (self.high is None or self.high > item.until)
-        return not early and not late
+        return (item.since is None or self.at_least(item.since)) and (item.until is None or self.before(item.until))
 
     def meets(self, other: Bounds) -> Bounds:
         """Both bounds at once."""
         lows = [one for one in (self.low, other.low) if one is not None]
         highs = [one for one in (self.high, other.high) if one is not None]
-        return Bounds(max(lows, default=None), min(highs, default=None))
+        return Bounds(max(lows, default=None, key=_whole), min(highs, default=None, key=_whole))
+
+    @property
+    def exact(self) -> bool:
+        """Whether one version is possible."""
+        return self.low is not None and self.high is not None and self.high == _next(self.low)
+
+    @property
+    def possible(self) -> bool:
+        """Whether a version is."""
+        return self.low is None or self.high is None or _whole(self.low) < _whole(self.high)
+
+    def __str__(self) -> str:
+        """As ``bounds_of`` reads it: ``>=0.17,<0.27``; "" where nothing is known."""
+        low = [] if self.low is None else [f">={dotted(self.low)}"]
+        return ",".join([*low, *([] if self.high is None else [f"<{dotted(self.high)}"])])
+
+    @property
+    def words(self) -> str:
+        """In words; "" where nothing is known."""
+        if self.exact and self.low is not None:
+            return dotted(self.low)
+        low = "" if self.low is None else f"{dotted(self.low)} or later"
+        high = "" if self.high is None else f"before {dotted(self.high)}"
+        return ", ".join(filter(None, (low, high)))
+
+
+_PART: Final = re.compile(r"\s*(>=|<|)\s*v?(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 def bounds_of(version: str | None) -> Bounds:
-    """Bounds that a version gives: itself. Unknown or unreadable, it gives none."""
-    parts = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version or "")
-    if parts is None:
-        return Bounds()
-    exact = tuple(int(part or 0) for part in parts.groups())
-    return Bounds(exact, (*exact[:2], exact[2] + 1))
+    """Bounds that a version gives: ``0.9.1`` itself alone, ``>=0.17,<0.27`` says them; an unreadable one gives none."""
+    found = Bounds()
+    told = version or ""
+    for part in told.split(",") if told.startswith((">", "<")) else [told]:
+        read = _PART.match(part)
+        if read is None:
+            return Bounds()
+        sign, *numbers = read.groups()
+        one = tuple(int(number or 0) for number in numbers)
+        found = found.meets({">=": Bounds(one), "<": Bounds(None, one)}.get(sign, Bounds(one, _next(one))))
+    return found
+
+
+def dotted(version: Version) -> str:
+    """A version as it is written, without a last 0 beyond the second number."""
+    return ".".join(map(str, version[:2] if len(version) > 2 and not any(version[2:]) else version))
+
+
+def _whole(version: Version) -> Version:
+    """With three numbers at least, so that versions compare."""
+    return version + (0,) * (3 - len(version))
+
+
+def _next(version: Version) -> Version:
+    whole = _whole(version)
+    return (*whole[:2], whole[2] + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

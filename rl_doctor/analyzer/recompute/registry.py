@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from rl_doctor.analyzer.dialects.recognise import find_trainer
+from rl_doctor.analyzer.dialects.registry import bounds_of
 from rl_doctor.analyzer.registry import Metric, Reduction
 from rl_doctor.discovery import import_modules
 from rl_doctor.schema import RunInfo
@@ -166,8 +167,16 @@ def find_dialect(info: RunInfo) -> Dialect | None:
 
 
 def at_least(version: str | None, *wanted: int) -> bool:
-    """Whether a dotted version is known and not older than ``wanted``, with the same major number."""
-    if version is None:
-        return False
-    numbers = [int(part) for part in version.split(".")[: len(wanted)] if part.isdigit()]
-    return len(numbers) == len(wanted) and numbers[0] == wanted[0] and numbers >= list(wanted)
+    """Whether every version that is possible is not older than ``wanted``, with the same major number.
+
+    Args:
+        version: one, or bounds of it (``>=0.8``), as in ``RunInfo.trainer_version``; None where it is unknown.
+        wanted: the version to compare with.
+    """
+    bounds = bounds_of(version)
+    return bounds.low is not None and bounds.low[0] == wanted[0] and bounds.at_least(wanted)
+
+
+def before(version: str | None, *wanted: int) -> bool:
+    """Whether every version that is possible is older than ``wanted``; see ``at_least``."""
+    return bounds_of(version).before(wanted)

@@ -75,3 +75,41 @@ def test_a_share_of_the_longest_response_is_no_truncation() -> None:
     varying = np.where(some > 0.0, 1024.0, longest)
     limited = {**values, "response_length/max": varying, "response_length/clip_ratio": some}
     assert "length.limit_frac" in meanings(read(limited))
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds", "words"),
+    [
+        ("0.9.1", Bounds((0, 9, 1), (0, 9, 2)), "0.9.1"),
+        ("v0.9", Bounds((0, 9, 0), (0, 9, 1)), "0.9"),
+        ("1.16.0.dev0", Bounds((1, 16, 0), (1, 16, 1)), "1.16"),
+        (">=0.8", Bounds((0, 8, 0)), "0.8 or later"),
+        ("<0.17", Bounds(None, (0, 17, 0)), "before 0.17"),
+        (">=0.18,<0.27", Bounds((0, 18, 0), (0, 27, 0)), "0.18 or later, before 0.27"),
+        (">=0.6.1, <0.8", Bounds((0, 6, 1), (0, 8, 0)), "0.6.1 or later, before 0.8"),
+        ("<=0.8", Bounds(), ""),
+        ("main", Bounds(), ""),
+        (None, Bounds(), ""),
+    ],
+)
+def test_a_version_is_read_and_told(version: str | None, bounds: Bounds, words: str) -> None:
+    assert bounds_of(version) == bounds
+    assert bounds.words == words
+    assert bounds.exact or bounds_of(str(bounds)) == bounds
+
+
+def test_two_numbers_are_as_good_as_three() -> None:
+    assert Bounds((0, 17)).at_least((0, 17, 0))
+    assert Bounds(None, (0, 17)).before((0, 17, 0))
+    assert Bounds((0, 17), (0, 17, 1)).exact
+    assert Bounds((0, 17), (0, 17, 0)).possible is False
+    assert Bounds((0, 17)).meets(Bounds((0, 17, 1), (0, 18))) == Bounds((0, 17, 1), (0, 18))
+
+
+def test_the_names_tell_bounds_of_the_version() -> None:
+    values = varied(LOGS["TRL_GRPO"].names())
+    assert bounds_of(read(values).info.trainer_version).at_least((0, 17))
+    assert read(values, RunInfo(trainer_version="0.24.0")).info.trainer_version == "0.24.0"
+    assert read(values, RunInfo(trainer="my own fork")).info.trainer_version is None
+    both = {**values, "rewards/task": 0.5}
+    assert read(both).info.trainer_version == "<0.17"
