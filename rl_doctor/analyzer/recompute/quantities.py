@@ -115,7 +115,9 @@ def inner(arguments: Arguments, name: str) -> Given:
 
 
 def needs_of(given: Given) -> tuple[str, ...]:
-    """Columns without which a quantity and those among its arguments are skipped."""
+    """Columns without which a quantity and those among its arguments are skipped; none of what is multiplied by 0."""
+    if given.name == "scaled" and not number(given.arguments, "factor"):
+        return ()
     own = find_quantity(given.name).needs(given.arguments)
     nested = (needs_of(value) for value in given.arguments.values() if isinstance(value, Given))
     return tuple(dict.fromkeys((*own, *(name for names in nested for name in names))))
@@ -175,6 +177,16 @@ def _rounding(size: Floats) -> Floats:
     return 1.0 + EPSILON32 / TOLERANCE * size
 
 
+def advantage_column(arguments: Arguments) -> tuple[str, ...]:
+    """The column of advantages, unless they are given as a quantity ``advantage``."""
+    return () if "advantage" in arguments else ("advantage",)
+
+
+def advantage_of(batch: Batch, arguments: Arguments) -> Floats:
+    """The advantages at the selected tokens, or the quantity ``advantage``."""
+    return evaluated(batch, inner(arguments, "advantage")).values if "advantage" in arguments else selected(batch, "advantage")
+
+
 _ESTIMATES: Final[Mapping[str, Callable[[Floats], Floats]]] = {"k1": k1, "k2": k2, "abs": np.abs}
 
 
@@ -219,20 +231,20 @@ def _estimate(batch: Batch, arguments: Arguments) -> Values:
     return Values(value, size) if bound is None else Values(np.clip(value, -bound, bound), np.minimum(size, bound + 1.0))
 
 
-@quantity("surrogate", lambda a: (*pair(a), "advantage"), difference=difference)
+@quantity("surrogate", lambda a: (*pair(a), *advantage_column(a)), difference=difference)
 def _surrogate(batch: Batch, arguments: Arguments) -> Values:
     """PPO's loss per token, with ``low``, ``high`` and, if given, ``dual``: see ``surrogate_loss``."""
-    x, advantage = log_ratio(batch, arguments), selected(batch, "advantage")
+    x, advantage = log_ratio(batch, arguments), advantage_of(batch, arguments)
     low, high = number(arguments, "low") or 0.0, number(arguments, "high") or 0.0
     with np.errstate(over="ignore"):
         value = surrogate_of_ratio(np.exp(x.values), advantage, low, high, number(arguments, "dual"))
         return Values(value, np.abs(value) * _rounding(x.sizes))
 
 
-@quantity("binds", lambda a: (*pair(a), "advantage"), difference=difference)
+@quantity("binds", lambda a: (*pair(a), *advantage_column(a)), difference=difference)
 def _binds(batch: Batch, arguments: Arguments) -> Values:
     """Whether the clip range binds: the ratio is above it and the advantage positive, or below it and negative."""
-    x, advantage = log_ratio(batch, arguments), selected(batch, "advantage")
+    x, advantage = log_ratio(batch, arguments), advantage_of(batch, arguments)
     low, high = 1.0 - (number(arguments, "low") or 0.0), 1.0 + (number(arguments, "high") or 0.0)
     with np.errstate(over="ignore"):
         ratio = np.exp(x.values)
