@@ -17,6 +17,7 @@ that place of the name of a family."""
 Row = Literal["tokens", "mean", "sum"]
 How = Literal["mean", "sum", "max", "min", "first", "last"]
 Statistic = Literal["mean", "sum", "max", "min", "median", "std"]
+Joined = Literal["sum", "quotient", "deviation"]
 Proof = Literal["exact", "derived"]
 
 UNDIVIDED: Final = "1"
@@ -84,6 +85,8 @@ class Recipe:
         where: further condition that a token must meet to be covered, a quantity that is 0 or 1; None for none.
         per: column whose different values are counted by a mean over the rows of a generation batch, instead of the rows.
         factor: the number is ``factor`` times the statistic.
+        beside: further recipes of the same level that go into the number.
+        joined: how: "sum"; "quotient", the first over the second; "deviation", of a mean and a mean square.
         when: setting (as an ``Argument``) -> the values with which the trainer computes it so; an unknown one is none of them.
         unit: of the number.
     """
@@ -97,6 +100,8 @@ class Recipe:
     where: Of | None = None
     per: str = ""
     factor: float = 1.0
+    beside: tuple[Recipe, ...] = ()
+    joined: Joined = "sum"
     when: Mapping[str, tuple[Argument, ...]] = field(default_factory=lambda: MappingProxyType({}))
     unit: str = "1"
 

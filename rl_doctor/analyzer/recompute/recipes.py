@@ -13,6 +13,7 @@ from rl_doctor.analyzer.dialects.recipes import CELL, Argument, Of, Recipe
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, bounds_of, matching, pattern, plain, spelled
 from rl_doctor.analyzer.engine import lacking
 from rl_doctor.analyzer.recompute.folds import Pair, folded, row_scale, shares_of, staged_values
+from rl_doctor.analyzer.recompute.joined import joined
 from rl_doctor.analyzer.recompute.quantities import Given, Values, evaluated, find_quantity, needs_of
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Logged, entry
 from rl_doctor.analyzer.recompute.stages import Range, Ranges, keyed_rows, sums_by
@@ -53,11 +54,13 @@ class Made:
         recipe: the recipe.
         value: its quantity.
         where: its further condition, or None.
+        beside: the recipes that go into the number as well.
     """
 
     recipe: Recipe
     value: Given
     where: Given | None = None
+    beside: tuple[Made, ...] = ()
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -155,7 +158,8 @@ def resolved(recipe: Recipe, info: RunInfo, words: Mapping[str, str] | None = No
     where = None if recipe.where is None else _given(recipe.where, info, words)
     if value is None or (where is None and recipe.where is not None):
         return None
-    return Made(recipe, value, where)
+    beside = tuple(resolved(one, info, words) for one in recipe.beside)
+    return None if None in beside else Made(recipe, value, where, tuple(one for one in beside if one is not None))
 
 
 def _given(quantity: Of, info: RunInfo, words: Mapping[str, str] | None) -> Given | None:
@@ -176,15 +180,19 @@ def _given(quantity: Of, info: RunInfo, words: Mapping[str, str] | None) -> Give
 
 def logged(native: str, metric: str | None, made: Made) -> Logged:
     """One key, recomputed by its recipe."""
+    reduction, entries = _reduced(made)
+    if made.beside:
+        reduction, entries = joined([(reduction, entries), *map(_reduced, made.beside)], made.recipe.joined)
+    return Logged(native, metric, made.recipe.unit, reduction, entries, "step")
+
+
+def _reduced(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
     recipe = made.recipe
     if recipe.level == "rollout":
-        make = _rollout
-    elif recipe.statistic == "mean":
-        make = _staged
-    else:
-        make = _of_parts if recipe.fold.apart else _at_once
-    reduction, entries = make(made)
-    return Logged(native, metric, recipe.unit, reduction, entries, "step")
+        return _rollout(made)
+    if recipe.statistic == "mean":
+        return _staged(made)
+    return _of_parts(made) if recipe.fold.apart else _at_once(made)
 
 
 def _of_mask(batch: Batch, made: Made) -> tuple[Batch, Floats | None]:
@@ -302,6 +310,9 @@ def _rollout(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
 
     def partial(batch: Batch) -> Entries:
         found = evaluated(batch, made.value)
+        if made.where is not None:
+            kept = evaluated(batch, made.where).values > 0
+            found = Values(found.values[kept], found.sizes[kept])
         if not found.values.size:
             return Entries()
         if not recipe.fold.apart:
