@@ -12,8 +12,10 @@ from rl_doctor import __version__
 from rl_doctor.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from rl_doctor.analyzer.comparison import Comparison
     from rl_doctor.analyzer.engine import Analysis
     from rl_doctor.analyzer.logged import Logged
+    from rl_doctor.analyzer.reconcile import Plan
     from rl_doctor.errors import DoctorError
     from rl_doctor.report.model import Report, RunSummary
     from rl_doctor.rules.registry import Rule
@@ -108,8 +110,10 @@ def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], pr
     analysis = analyze(reading, wanted, plan.metrics, reading.logged, apart.metrics if apart else ())
     blank = reading.blank()
     comparisons = reconcile.compare(plan, analysis.series, analysis.partial_steps)
-    if apart:
-        comparisons += reconcile.compare(apart, analysis.critic.series, analysis.critic.partial_steps)
+    comparisons = _explained(plan, run, comparisons, chosen)
+    if apart and critic:
+        of_critic = reconcile.compare(apart, analysis.critic.series, analysis.critic.partial_steps)
+        comparisons += _explained(apart, critic, of_critic, chosen)
     sampled_out = reconcile.sampled_out(plan, comparisons) if len(analysis.partial_steps) else ()
     uncompared = (
         f"sampled: without all tokens not compared: {_few(sampled_out)}"
@@ -123,6 +127,19 @@ def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], pr
     told = (*_left_out(analysis, reading.info), *_unread(analysis), *_told(blank, analysis.reopened_rollouts))
     summary = _summary(run, reading.logged, told)
     return Report(summary, results, __version__, SCHEMA_VERSION, _now(), required)
+
+
+def _explained(plan: Plan, run: Run, comparisons: tuple[Comparison, ...], rules: Iterable[Rule]) -> tuple[Comparison, ...]:
+    """The comparisons, those that a rule will find to differ with what the logged numbers are instead: in a second pass."""
+    from rl_doctor.analyzer.comparison import differing
+    from rl_doctor.rules.reconcile import logged_metric_mismatch
+
+    limits = next((rule.limits for rule in rules if rule.code == logged_metric_mismatch.code), None)
+    if limits is None or all(differing(item, limits) is None for item in comparisons):
+        return comparisons
+    from rl_doctor.analyzer.explain import explained
+
+    return explained(plan, run, comparisons, limits)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.reconcile import Comparison
+from rl_doctor.analyzer.comparison import Comparison, Fit, differing, fits, same
 from rl_doctor.report.model import Evidence, Hit, Severity
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
 Flags = NDArray[np.bool_]
+
+_MOST_NAMED = 6
 
 
 @rule(
@@ -44,21 +46,25 @@ def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     least ``share`` of the compared steps differ, and at least ``min_steps`` of them (or all, where fewer could be compared);
     a warning from ``share_warning``. A ratio counts as constant if its middle half lies within ``spread`` of its median.
 
-    The same pass computes what each key would be if it were computed in one of the known wrong ways: another sign of a term of
-    the loss, a mean over the padded width or without the mask, another KL estimate, another divisor of a deviation, the number
-    of another step, a factor that the run knows. Those that equal the log, within rounding alone, at ``explained`` of the steps
-    that differ are named as the cause, the most specific first; the others as ruled out.
+    Where a key differs, some of the steps at which it does, evenly spread, are read once more, and the key is computed in each of
+    many known wrong ways, one ingredient exchanged at a time: other tokens (without the mask, one position early or late, over
+    the padded width or the prompt, the other mask), another value (KL estimate, direction, base, clamp, clip range), other rows
+    (means or sums of sequences), other stages (weighted or not, per rank, micro-batch, mini-batch, summed, one of them alone),
+    another sign or coefficient of a term, another deviation, the number of another step, a factor that the run knows. Those that
+    equal the log, within rounding alone, at ``explained`` of the steps looked at are named as the cause, the best first; those
+    that the data cannot tell from each other together. What tokens cannot reproduce, such as the entropy of a part of the
+    vocabulary, is only called consistent. If none fits, that is said.
     """
     if not view.comparisons:
         yield Skip("data", view.uncompared or "no logged metric could be recomputed")
         return
     for item in view.comparisons:
+        wrong = differing(item, limits)
+        if wrong is None:
+            continue
+        number, compared = int(wrong.sum()), len(item.steps)
         difference = np.abs(item.logged - item.recomputed)
         size = np.maximum(np.abs(item.logged), np.abs(item.recomputed))
-        wrong = (difference > item.tolerance) & (difference > limits["relative"] * size)
-        number, compared = int(wrong.sum()), len(item.steps)
-        if number < max(1, min(limits["min_steps"], compared)) or number < limits["share_warning"] * compared:
-            continue
         steps, logged, recomputed = item.steps[wrong], item.logged[wrong], item.recomputed[wrong]
         worst = int(np.argmax(difference[wrong] / size[wrong]))
         ratio = _constant_ratio(logged, recomputed, limits["spread"])
@@ -82,28 +88,53 @@ def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float
     """What computes the logged numbers where they are ``wrong`` (bool ``[n]``), in words, and what does not."""
     if not item.explanations:
         return None, ()
-    fits, rejected = [], []
-    for one in item.explanations:
-        told = wrong & np.isfinite(one.values)
-        equal = told & (np.abs(item.logged - one.values) <= one.tolerance)
-        # One step may be without the step before or after it.
-        if told.sum() >= max(1, share * wrong.sum() - 1) and equal.sum() >= share * told.sum():
-            first = int(np.argmax(equal))
-            fits.append(
-                f"{one.sentence}: that gives {one.values[first]:.6g} at step {int(item.steps[first])} ({item.logged[first]:.6g} "
-                f"logged) and equals the log in {int(equal.sum())} of the {int(told.sum())} steps that differ"
-            )
-        else:
-            rejected.append(one.name)
+    tried = fits(item, wrong)
+    looked = max(fit.told for fit in tried)
+    # One step may be without the step before or after it.
+    told = [fit for fit in tried if fit.told >= max(1, share * looked - 1) and fit.share >= share]
+    fitting = [fit for fit in told if not fit.explanation.approximate]
+    rejected = list(dict.fromkeys(fit.explanation.name for fit in tried if fit not in told))
     ruled_out = (f"{item.name}: {', '.join(rejected)}",) if rejected else ()
-    if fits:
-        return f"The logged {item.name} {'. It fits as well that it '.join(fits)}.", ruled_out
+    if fitting:
+        return _named(item, fitting), ruled_out
+    none = f"The logged {item.name} matches none of the {len(tried)} known ways to compute it; the code computes something else."
+    consistent = [fit for fit in told if fit.explanation.approximate]
+    if consistent:
+        words = "; ".join(fit.explanation.sentence for fit in consistent)
+        return f"{none} It is consistent with this, which tokens cannot reproduce: the number {words}.", ruled_out
     if ratio is not None:
         return (
-            f"The logged {item.name} is {ratio:.4g} times its definition throughout, which no known number explains.",
-            ruled_out,
-        )
-    return f"None of the {len(rejected)} known explanations fits {item.name}; the code computes something else.", ruled_out
+            f"{none[:-1]}: it is {ratio:.4g} times its definition throughout, which no known number explains.", ruled_out
+        )  # fmt: skip
+    return none, ruled_out
+
+
+def _named(item: Comparison, fitting: list[Fit]) -> str:
+    """The best explanation with its numbers, and those that fit as well."""
+    best = fitting[0]
+    one, first = best.explanation, best.first
+    text = (
+        f"The logged {item.name} {one.sentence}: that gives {one.values[first]:.6g} at step {int(item.steps[first])} "
+        f"({item.logged[first]:.6g} logged) and equals the log in {best.equal} of the {best.told} steps looked at"
+    )
+    if best.equal < best.told:
+        text += f" (it is {best.worst:.3g} tolerances away at worst)"
+    alike, others = [], []
+    for fit in fitting[1:]:
+        if fit.explanation.sentence != one.sentence:
+            (alike if same(item, one, fit.explanation) else others).append(fit)
+    if alike:
+        text += f". The data cannot tell that from this: it {_listed(alike)}"
+    if others:
+        text += f". It fits as well, within the precision of the log, that it {_listed(others)}"
+    return text + "."
+
+
+def _listed(found: list[Fit]) -> str:
+    """Their sentences, those of few."""
+    words = list(dict.fromkeys(fit.explanation.sentence for fit in found))
+    more = f"; or {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+    return "; or ".join(words[:_MOST_NAMED]) + more
 
 
 def _constant_ratio(logged: NDArray[np.float64], recomputed: NDArray[np.float64], spread: float) -> float | None:

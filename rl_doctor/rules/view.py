@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from rl_doctor.analyzer.reconcile import Comparison
+from rl_doctor.analyzer.comparison import Comparison
 from rl_doctor.analyzer.series import Series
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.facts import StoreFacts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -64,6 +64,10 @@ class Run:
         chosen = sorted(self.columns.intersection(columns))
         pieces = rows_in_order(self._fragments, windows_of(self._segments), chosen)
         return batches_of(pieces, max_tokens, self.info, sum(segment.tokens for segment in self._segments))
+
+    def only(self, steps: Collection[int]) -> Run:
+        """The same run with these steps alone: row groups of others are not read."""
+        return replace(self, _segments=[segment for segment in self._segments if segment.step in steps])
 
     @cached_property
     def critic(self) -> Run | None:

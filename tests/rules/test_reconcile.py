@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_doctor.analyzer.reconcile import Comparison, Explanation
+from rl_doctor.analyzer.comparison import Comparison, Explanation
 from rl_doctor.report.model import Result
 from rl_doctor.rules.registry import rules
 from rl_doctor.rules.runner import run_rules

@@ -107,7 +107,7 @@ def _pooled(
     name: str, metric: str | None, unit: str, share: Share, needs: tuple[str, ...], others: Iterable[Part] = ()
 ) -> Logged:
     """A key that is weighted by what its average is taken over: the mean over the whole step."""
-    hypotheses = parted(_STEP, lambda chosen: partial(means_of_means, terms=chosen), needs, others, ())
+    hypotheses = partial(parted, _STEP, lambda chosen: partial(means_of_means, terms=chosen), needs, others, ())
     return Logged(name, metric, unit, sums_by(_STEP, share, needs=needs, optional=()), means_of_means, "step", hypotheses)
 
 
@@ -185,8 +185,8 @@ def _loss(
     needed = "batch_num_tokens" if per_sequence else "global_batch_size"
     elsewise.append(Part(mode, f"is {word} ({mode})", _aggregated(settings, rows, per_sequence=not per_sequence), (needed,)))
     needs = (*needs, normaliser)
-    hypotheses = parted(
-        MICROBATCH_OF_RANK, lambda chosen: partial(_weighted, terms=chosen), needs, elsewise, _NORMALISED
+    hypotheses = partial(
+        parted, MICROBATCH_OF_RANK, lambda chosen: partial(_weighted, terms=chosen), needs, elsewise, _NORMALISED
     )  # fmt: skip
     reduction = sums_by(MICROBATCH_OF_RANK, share, needs=needs, optional=_NORMALISED)
     return Logged(name, metric, unit, reduction, _weighted, "step", hypotheses)
@@ -325,7 +325,7 @@ def _critic_keys(settings: Settings) -> Iterator[Logged]:
     parts = [Part("without one half", "lacks the factor one half", doubled)]
     if settings.value_clip is not None:
         parts.append(Part("without the clip range", "is the loss without the clip range of the value", unclipped))
-    hypotheses = parted(MICROBATCH_OF_RANK, lambda chosen: partial(_plain_sums, terms=chosen), needs, parts, _NORMALISED)
+    hypotheses = partial(parted, MICROBATCH_OF_RANK, lambda chosen: partial(_plain_sums, terms=chosen), needs, parts, _NORMALISED)
     reduction = sums_by(MICROBATCH_OF_RANK, loss, needs=needs, optional=_NORMALISED)
     yield Logged("critic_loss", "value.loss", "1", reduction, _plain_sums, "step", hypotheses)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rl_doctor.analyzer.dialects.recognise import find_trainer
 from rl_doctor.analyzer.dialects.registry import bounds_of
 from rl_doctor.analyzer.registry import Metric, Reduction
 from rl_doctor.discovery import import_modules
 from rl_doctor.schema import RunInfo
+
+if TYPE_CHECKING:
+    from rl_doctor.analyzer.recompute.measures import Measure
 
 EPSILON32: Final = 2.0**-23
 """Spacing of float32 at 1."""
@@ -83,7 +86,8 @@ class Logged:
         entries: State -> Entries of that step or generation batch.
         window: how the entries since the last log become one number: "mean" over entries, "per_step" their sum over the
             number of steps, "step" the mean over entries of the logged step alone.
-        hypotheses: known ways to get it wrong, the most specific first.
+        hypotheses: makes known ways to get it wrong, the most specific first; asked only where the logged number is another.
+        measure: makes what goes into the key, so that each ingredient can be exchanged; asked as the hypotheses are.
     """
 
     name: str
@@ -92,7 +96,8 @@ class Logged:
     reduction: Reduction
     entries: Callable[[Any], Entries]
     window: Window = "mean"
-    hypotheses: tuple[Hypothesis, ...] = ()
+    hypotheses: Callable[[], tuple[Hypothesis, ...]] = tuple
+    measure: Callable[[], Measure] | None = None
 
 
 Keys = Callable[[RunInfo, Collection[str], Collection[str]], tuple[Logged, ...]]

@@ -112,8 +112,11 @@ def _mean(
     share = derived(_of(settings, shares))
     staged = partial(means, settings.microbatch_rows)
     reduction = sums_by(MICROBATCH, share, needs=needs)
-    parts = (*other_means(share, additive=not settings.per_sequence_ratio or name == "entropy"), *others)
-    hypotheses = (*parted(MICROBATCH, staged, needs, parts), other_stages(pooled(settings.microbatch_rows), reduction))
+
+    def hypotheses() -> tuple[Hypothesis, ...]:
+        parts = (*other_means(share, additive=not settings.per_sequence_ratio or name == "entropy"), *others)
+        return (*parted(MICROBATCH, staged, needs, parts), other_stages(pooled(settings.microbatch_rows), reduction))
+
     return Logged(name, metric, unit, reduction, staged(), hypotheses=hypotheses)
 
 
@@ -157,7 +160,7 @@ def _clip_keys(
     ]
 
 
-def _loss(settings: Settings, reduction: Reduction, hypotheses: tuple[Hypothesis, ...] = ()) -> Logged:
+def _loss(settings: Settings, reduction: Reduction, hypotheses: Callable[[], tuple[Hypothesis, ...]] = tuple) -> Logged:
     entries = sums_over_ranks(settings.microbatch_rows, settings.ranks)
     return Logged("loss", "policy.loss_total", "1", reduction, entries, "per_step", hypotheses)
 
@@ -173,7 +176,7 @@ def _grpo_loss(settings: Settings, kl_needs: tuple[str, ...]) -> Logged:
     needs = list(dict.fromkeys(needs))
     parts = (lambda t: t.loss_shares, *((lambda t: t.entropy_bonus,) if settings.entropy_coef else ()))
     reduction = sums_by(MICROBATCH_OF_RANK, *(_of(settings, part) for part in parts), needs=tuple(needs))
-    return _loss(settings, reduction, _loss_hypotheses(settings, tuple(needs)))
+    return _loss(settings, reduction, partial(_loss_hypotheses, settings, tuple(needs)))
 
 
 def _loss_hypotheses(settings: Settings, needs: tuple[str, ...]) -> tuple[Hypothesis, ...]:
@@ -216,12 +219,14 @@ def _once(
     settings: Settings, name: str, metric: str | None, unit: str, function: Callable[[Batch], Entries], *needs: str,
     optional: tuple[str, ...] = (), others: Iterable[rollouts.Other] = (),
 ) -> Logged:  # fmt: skip
-    hypotheses = tuple(
-        Hypothesis(
-            other.name, other.sentence, rollouts.once(settings, other.function, *needs, *other.needs, optional=optional), _itself
+    def hypotheses() -> tuple[Hypothesis, ...]:
+        return tuple(
+            Hypothesis(
+                other.name, other.sentence, rollouts.once(settings, other.function, *needs, *other.needs, optional=optional), _itself
+            )
+            for other in others
         )
-        for other in others
-    )
+
     reduction = rollouts.once(settings, function, *needs, optional=optional)
     return Logged(name, metric, unit, reduction, _itself, hypotheses=hypotheses)
 

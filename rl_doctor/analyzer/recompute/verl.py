@@ -36,6 +36,8 @@ from rl_doctor.analyzer.states import Keyed, Sum, Sums
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 
+Others = Callable[[], tuple[Part, ...]]
+
 _FIRST: Final = (0, 8)
 _DISTANT: Final = frozenset({*LOSSES, "kl_cov", "clip_cov"}) - {"gpg"}
 """Losses that log ``ppo_kl``."""
@@ -91,20 +93,22 @@ def _policy_keys(settings: Settings) -> Iterator[Logged]:
     mode = settings.loss_mode
     if mode in _DISTANT:
         distance = derived(lambda batch: _distance(terms(batch, settings)))
-        others = other_means(distance)
-        if mode != "kl_cov":
-            others += other_estimators(lambda batch: terms(batch, settings).difference, "k1", "k1 reversed")
+
+        def others() -> tuple[Part, ...]:
+            difference = other_estimators(lambda batch: terms(batch, settings).difference, "k1", "k1 reversed")
+            return (*other_means(distance), *(difference if mode != "kl_cov" else ()))
+
         yield _micro("actor/ppo_kl", None if mode == "kl_cov" else "policy.kl_old_k1", "nat", distance, RATIO, others)
     if mode not in _CLIPPED or not _bounds_are_known(settings):
         return
     additive = mode != "gspo"
     if mode == "vanilla" or _cap_is_known(settings):
         clipped = derived(lambda batch: _flagged(terms(batch, settings), 0))
-        yield _micro("actor/pg_clipfrac", "policy.clip_frac", "1", clipped, LOSSES[mode], other_means(clipped, additive=additive))
+        yield _micro("actor/pg_clipfrac", "policy.clip_frac", "1", clipped, LOSSES[mode], partial(other_means, clipped, additive=additive))
     if _cap_is_known(settings):
         lower = derived(lambda batch: _flagged(terms(batch, settings), 1))
         metric = "policy.clip_frac_dual" if mode == "vanilla" else None
-        yield _micro("actor/pg_clipfrac_lower", metric, "1", lower, LOSSES[mode], other_means(lower, additive=additive))
+        yield _micro("actor/pg_clipfrac_lower", metric, "1", lower, LOSSES[mode], partial(other_means, lower, additive=additive))
 
 
 def _distance(t: Terms) -> Shares:
@@ -117,8 +121,11 @@ def _flagged(t: Terms, which: int) -> Shares:
     return token_shares(t.batch, values, values, flags[2])
 
 
-def _micro(name: str, metric: str | None, unit: str, share: Share, needs: tuple[str, ...], others: tuple[Part, ...]) -> Logged:
-    hypotheses = parted(MICROBATCH_OF_RANK, lambda terms: partial(means_of_means, terms=terms), needs, others, ("is_padding",))
+def _micro(name: str, metric: str | None, unit: str, share: Share, needs: tuple[str, ...], others: Others) -> Logged:
+
+    def hypotheses() -> tuple[Hypothesis, ...]:
+        return parted(MICROBATCH_OF_RANK, lambda terms: partial(means_of_means, terms=terms), needs, others(), ("is_padding",))
+
     reduction = sums_by(MICROBATCH_OF_RANK, share, needs=needs, optional=("is_padding",))
     return Logged(name, metric, unit, reduction, means_of_means, "step", hypotheses)
 
@@ -149,7 +156,7 @@ def _loss_keys(settings: Settings, columns: Collection[str]) -> Iterator[Logged]
     if settings.kl_type is not None:
         kind = settings.kl_type
         penalty = derived(lambda batch: _summed(batch, *verl_batch.estimate(kind, _to_reference(batch)), None))
-        others = other_estimators(lambda batch: -_to_reference(batch), kind) if beside == "token-mean" else ()
+        others = partial(other_estimators, lambda batch: -_to_reference(batch), kind) if beside == "token-mean" else tuple
         yield mini("actor/kl_loss", f"ref.kl_{kind}", penalty, beside, ("logprob", "ref_logprob"), "nat", others)
     if policy is not None:
         yield from _whole_loss(
@@ -187,7 +194,7 @@ def _whole_loss(
         opposite = f"has the {name} term with the opposite sign"
         others.append(Hypothesis(f"{name} term with the opposite sign", opposite, reduction, entries(**{name: -1.0})))
         others.append(Hypothesis(f"no {name} term", f"has no {name} term", reduction, entries(**{name: 0.0})))
-    yield Logged("actor/loss", "policy.loss_total", "1", reduction, entries(), "step", tuple(others))
+    yield Logged("actor/loss", "policy.loss_total", "1", reduction, entries(), "step", lambda: tuple(others))
 
 
 def _loss_is_known(settings: Settings) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import Floats, derived, flags_in, known, per_sequence_counts, real_rows
 from rl_doctor.analyzer.recompute.hypotheses import Part, parted
-from rl_doctor.analyzer.recompute.registry import Entries, Logged
+from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged
 from rl_doctor.analyzer.recompute.stages import MINIBATCH, Shares, Terms, average, certain, sums_by
 from rl_doctor.analyzer.states import Keyed
 from rl_doctor.store.batch import Batch
@@ -105,14 +105,17 @@ def sums_of_means(state: Keyed) -> Entries:
 
 def mini(
     name: str, metric: str | None, rows: Rows, mode: str, needs: tuple[str, ...], unit: str = "1",
-    others: tuple[Part, ...] = (), factor: float = 1.0,
+    others: Callable[[], tuple[Part, ...]] = tuple, factor: float = 1.0,
 ) -> Logged:  # fmt: skip
     """A key with one entry per mini-batch: a loss, aggregated."""
     needs = (*needs, *AGGREGATIONS[mode])
     share = derived(lambda batch: aggregated(batch, rows, mode, factor))
     reduction = sums_by(MINIBATCH, share, needs=needs, optional=READ)
-    elsewise = (*_other_aggregations(rows, mode, factor), *others)
-    hypotheses = parted(MINIBATCH, lambda terms: partial(each, terms=terms), needs, elsewise, READ)
+
+    def hypotheses() -> tuple[Hypothesis, ...]:
+        elsewise = (*_other_aggregations(rows, mode, factor), *others())
+        return parted(MINIBATCH, lambda terms: partial(each, terms=terms), needs, elsewise, READ)
+
     return Logged(name, metric, unit, reduction, each, "step", hypotheses)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rl_doctor.analyzer import reconcile
 from rl_doctor.analyzer.engine import analyze
-from rl_doctor.analyzer.reconcile import Comparison
+from rl_doctor.analyzer.comparison import Comparison
 from rl_doctor.analyzer.registry import metrics_for
 from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.schema import RunConfig, RunInfo

@@ -13,6 +13,7 @@ import pytest
 from rl_doctor import check, open_run
 from rl_doctor.analyzer import reconcile
 from rl_doctor.analyzer.engine import analyze
+from rl_doctor.analyzer.explain import explained
 from rl_doctor.demo import recorded_runs
 from rl_doctor.report.model import Finding
 from rl_doctor.rules.registry import rules
@@ -52,6 +53,7 @@ def recorded(rows: list[Row], **native: Any) -> Memory:
 def judged(run: Any) -> list[Finding]:
     plan = reconcile.plan(run.info, run.columns, run.log)
     comparisons = reconcile.compare(plan, analyze(run, [], plan.metrics).series)
+    comparisons = explained(plan, run, comparisons, rules()["RLD801"].limits)
     (result,) = run_rules([rules()["RLD801"]], View(run.info, {}, comparisons=comparisons))
     return list(result.findings)
 
@@ -59,6 +61,7 @@ def judged(run: Any) -> list[Finding]:
 def tried(run: Any, key: str) -> set[str]:
     plan = reconcile.plan(run.info, run.columns, run.log)
     comparisons = reconcile.compare(plan, analyze(run, [], plan.metrics).series)
+    comparisons = explained(plan, run, comparisons, rules()["RLD801"].limits)
     return {one.name for item in comparisons if item.name == key for one in item.explanations}
 
 

@@ -14,7 +14,7 @@ import pytest
 from rl_doctor import check, open_run
 from rl_doctor.analyzer import reconcile
 from rl_doctor.analyzer.engine import analyze
-from rl_doctor.analyzer.reconcile import Comparison
+from rl_doctor.analyzer.comparison import Comparison
 from rl_doctor.analyzer.sessions import Sessions
 from rl_doctor.report.model import Finding
 from rl_doctor.rules.registry import rules

@@ -1,0 +1,127 @@
+"""A logged number beside its recomputation, and what else it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+_PRECISION: Final = 1e-12
+"""Difference up to which two explanations are the same number, relative."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """What a key would be if it were computed in one known wrong way.
+
+    Attributes:
+        name: a few words.
+        sentence: what the logged number then is or does; follows "the logged <key>".
+        values: float64 ``[n]`` at the steps of the comparison, NaN where they were not looked at or cannot be told.
+        tolerance: float64 ``[n]``, as that of the comparison.
+        approximate: whether the data can only be consistent with it: nothing gives the number itself.
+    """
+
+    name: str
+    sentence: str
+    values: Floats
+    tolerance: Floats
+    approximate: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """One logged metric against its recomputation.
+
+    Attributes:
+        name: native name, as the trainer logged it.
+        metric: canonical metric that it corresponds to, or None.
+        unit: unit of both.
+        steps: int64 ``[n]``, steps at which both exist.
+        logged: float64 ``[n]``.
+        recomputed: float64 ``[n]``.
+        tolerance: float64 ``[n]``, what rounding in the trainer and in the log can explain.
+        explanations: known ways to get it wrong, the most specific first; none where the log is right.
+        untried: further ones, each with the columns that it needs.
+    """
+
+    name: str
+    metric: str | None
+    unit: str
+    steps: NDArray[np.int64]
+    logged: Floats
+    recomputed: Floats
+    tolerance: Floats
+    explanations: tuple[Explanation, ...] = ()
+    untried: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """How well an explanation fits.
+
+    Attributes:
+        explanation: the explanation.
+        equal: number of steps at which it equals the log.
+        told: number of steps that differ from the definition and at which it was looked at.
+        worst: largest distance from the log at these, in tolerances.
+        first: index of the first step at which it equals the log.
+    """
+
+    explanation: Explanation
+    equal: int
+    told: int
+    worst: float
+    first: int
+
+    @property
+    def share(self) -> float:
+        """Share of the steps at which it equals the log."""
+        return self.equal / self.told if self.told else 0.0
+
+
+def differing(item: Comparison, limits: Mapping[str, float]) -> Flags | None:
+    """Where the logged number is another than the recomputed one, bool ``[n]``; None where that is at too few steps to judge.
+
+    Args:
+        item: the comparison.
+        limits: ``relative``, difference in units of the larger of the two numbers up to which they are equal; ``min_steps``
+            that must differ, or all where fewer were compared; ``share_warning`` of the steps that must.
+    """
+    difference = np.abs(item.logged - item.recomputed)
+    size = np.maximum(np.abs(item.logged), np.abs(item.recomputed))
+    wrong = (difference > item.tolerance) & (difference > limits["relative"] * size)
+    number, compared = int(wrong.sum()), len(item.steps)
+    if number < max(1, min(limits["min_steps"], compared)) or number < limits["share_warning"] * compared:
+        return None
+    return np.asarray(wrong, np.bool_)
+
+
+def fits(item: Comparison, wrong: Flags) -> list[Fit]:
+    """How well each explanation fits where the log is ``wrong`` (bool ``[n]``), the best first, else in their order."""
+    found = [_fit(item, one, wrong) for one in item.explanations]
+    return sorted(found, key=lambda fit: (fit.explanation.approximate, -fit.share))
+
+
+def _fit(item: Comparison, one: Explanation, wrong: Flags) -> Fit:
+    told = wrong & np.isfinite(one.values)
+    if not told.any():
+        return Fit(one, 0, 0, np.inf, 0)
+    distance = np.abs(item.logged[told] - one.values[told])
+    tolerance = np.maximum(one.tolerance[told], np.finfo(np.float64).tiny)
+    equal = distance <= tolerance
+    first = int(np.flatnonzero(told)[np.argmax(equal)])
+    return Fit(one, int(equal.sum()), int(told.sum()), float((distance / tolerance).max()), first)
+
+
+def same(item: Comparison, one: Explanation, other: Explanation) -> bool:
+    """Whether two explanations give the same numbers wherever both were looked at."""
+    both = np.isfinite(one.values) & np.isfinite(other.values)
+    scale = np.maximum(np.abs(one.values[both]), np.abs(other.values[both])) + np.abs(item.recomputed[both]) * 1e-3
+    return bool(both.any() and (np.abs(one.values[both] - other.values[both]) <= _PRECISION * scale).all())
