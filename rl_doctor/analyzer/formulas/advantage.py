@@ -228,8 +228,8 @@ def maxrl(rewards: Floats, labels: Labels, *, eps: float = 1e-6) -> Floats:
 def grpo_pass_k(rewards: Floats, labels: Labels, *, eps: float = 1e-6, scaled: bool = True) -> Floats:
     """Best minus second best reward at the best response of each group, over (deviation + eps) if scaled; 0 elsewhere.
 
-    Of several best responses none gets anything, as the difference is 0. Source: arXiv:2503.19595; verl 0.9.1, grpo_passk, which
-    needs two responses per group.
+    Of several best responses none gets anything, as the difference is 0; NaN in a group of one, which verl refuses. Source:
+    arXiv:2503.19595; verl 0.9.1, grpo_passk.
 
     Args:
         rewards: of the responses, float64 ``[sequences]``.
@@ -241,7 +241,8 @@ def grpo_pass_k(rewards: Floats, labels: Labels, *, eps: float = 1e-6, scaled: b
         float64 ``[sequences]``.
     """
     found = group(rewards, labels)
-    ahead = np.where(rewards == found.ranked(0), rewards - found.ranked(1), 0.0)
+    apart = rewards - found.ranked(1)
+    ahead = np.where((rewards == found.ranked(0)) | np.isnan(apart), apart, 0.0)
     if not scaled:
         return ahead
     return grpo_advantage(ahead, group_deviation(found.squares, found.sizes, 1), eps)
