@@ -123,7 +123,7 @@ def _row_total(batch: Batch, arguments: Arguments) -> Values:
 
 @quantity("part", lambda _: (), additive=False)
 def _part(batch: Batch, arguments: Arguments) -> Values:
-    """The quantity ``of`` where the quantity ``where`` is not 0, scaled so that the mean over a sequence is the mean over those."""
+    """The quantity ``of`` where the quantity ``where`` is not 0, scaled so that the mean over a sequence is over those."""
     found, where = evaluated(batch, inner(arguments, "of")), evaluated(batch, inner(arguments, "where"))
     flags = where.values > 0
     kept = np.maximum(per_sequence_sums(batch, flags), 1.0)
