@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 Argument = str | float | bool | None
 """A number or a word; ``config.<field>`` and ``native.<key>`` (dots for nested ones) stand for how the run was configured. With a
-question mark behind it such a setting may be None, which else means that it is unknown. ``word.<word>`` stands for what is in
-that place of the name of a family."""
+question mark behind it such a setting may be None, which else means that it is unknown; of several with ``|`` between them the
+first that is known counts. ``word.<word>`` stands for what is in that place of the name of a family."""
 Row = Literal["tokens", "mean", "sum"]
 How = Literal["mean", "sum", "max", "min", "first", "last"]
 Statistic = Literal["mean", "sum", "max", "min", "median", "std"]
@@ -58,7 +58,6 @@ class Fold:
         apart: columns of ``CELL`` that tell apart what is pooled into one quotient; none pools the step.
         divisor: column of the contexts that divides the pooled numerators instead of their weights, "" for these weights, or
             ``UNDIVIDED`` for sums.
-        row_divisor: column of the contexts that divides a row's sum ("mean") instead of its number of tokens, at least 1; or "".
         stages: what becomes of the quotients, the inner first; what is left after them is averaged.
     """
 
@@ -66,7 +65,6 @@ class Fold:
     empty: bool = False
     apart: tuple[str, ...] = ()
     divisor: str = ""
-    row_divisor: str = ""
     stages: tuple[Stage, ...] = ()
 
 
@@ -83,7 +81,8 @@ class Recipe:
         ddof: of "std".
         mask: column that selects the tokens.
         where: further condition that a token must meet to be covered, a quantity that is 0 or 1; None for none.
-        per: column whose different values are counted by a mean over the rows of a generation batch, instead of the rows.
+        per: column; what has the same value there counts as one row of a mean. Of a "token" recipe these are whole rows whose
+            tokens are pooled (``fold.row`` "mean"), of a "rollout" recipe it only tells how many there are.
         factor: the number is ``factor`` times the statistic.
         beside: further recipes of the same level that go into the number.
         joined: how: "sum"; "quotient", the first over the second; "deviation", of a mean and a mean square.

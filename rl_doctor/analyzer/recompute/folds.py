@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import Floats, known, per_sequence_counts, real_rows
 from rl_doctor.analyzer.dialects.recipes import CELL, UNDIVIDED, Fold, How
-from rl_doctor.analyzer.recompute.registry import Entries
+from rl_doctor.analyzer.recompute.registry import TOLERANCE, Entries
 from rl_doctor.analyzer.recompute.stages import Shares, Terms, average, certain
 from rl_doctor.analyzer.states import Keyed, Sums
 from rl_doctor.store.batch import Batch
@@ -44,13 +46,59 @@ def row_scale(batch: Batch, fold: Fold) -> Floats:
     """What the sum of a row's values is multiplied by for what the row adds, ``[n_sequences]``."""
     if fold.row != "mean":
         return np.ones(batch.n_sequences)
-    divisor = _column(batch, fold.row_divisor) if fold.row_divisor else per_sequence_counts(batch)
-    return 1.0 / np.maximum(divisor, 1)
+    return 1.0 / np.maximum(per_sequence_counts(batch), 1)
 
 
 def _column(batch: Batch, name: str) -> Floats:
     column = batch.columns[name]
     return np.where(known(column), column.astype(np.float64), np.nan)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Rows that are parts of something longer.
+
+    Attributes:
+        keys: int64 ``[n]``, the same for the parts of one.
+        sums: float64 ``[3, n]``, of each row the sum of its values, the size of its summands, and what may flip.
+        tokens: int64 ``[n]``.
+    """
+
+    keys: NDArray[np.int64]
+    sums: Floats
+    tokens: NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self.keys)
+
+    def __add__(self, other: Pieces, /) -> Pieces:
+        keys, tokens = (np.concatenate(both) for both in ((self.keys, other.keys), (self.tokens, other.tokens)))
+        return Pieces(keys, np.concatenate([self.sums, other.sums], axis=1), tokens)
+
+    @classmethod
+    def of(cls, batch: Batch, sums: tuple[Floats, Floats, Floats | None], column: str) -> Pieces:
+        """The rows of a batch that are no padding; one without a value in ``column`` is a part of nothing but itself."""
+        names, own = batch.columns[column], batch.columns["sequence"]
+        keys = np.fromiter((hash((None, row) if name is None else name) for name, row in zip(names, own, strict=True)), np.int64)
+        slack = np.zeros(batch.n_sequences) if sums[2] is None else sums[2]
+        real = real_rows(batch)
+        return cls(keys[real], np.stack([*sums[:2], slack])[:, real], per_sequence_counts(batch)[real])
+
+    def mean(self) -> Entries:
+        """One entry: the mean over those that the rows are parts of, of the mean over all their tokens; 0 without a token."""
+        if not self.count:
+            return Entries()
+        order = np.lexsort((self.sums[0], self.keys))
+        keys = self.keys[order]
+        starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+        tokens = np.maximum(np.add.reduceat(self.tokens[order], starts), 1)
+        value, size, slack = (math.fsum(np.add.reduceat(part[order], starts) / tokens) / len(starts) for part in self.sums)
+        return certain(value, TOLERANCE * size + slack)
+
+
+NO_PIECES: Final = Pieces(np.zeros(0, np.int64), np.zeros((3, 0)), np.zeros(0, np.int64))
 
 
 def folded(fold: Fold) -> Callable[[Terms], Callable[[Keyed], Entries]]:

@@ -190,6 +190,15 @@ def advantage_of(batch: Batch, arguments: Arguments) -> Floats:
 _ESTIMATES: Final[Mapping[str, Callable[[Floats], Floats]]] = {"k1": k1, "k2": k2, "abs": np.abs}
 
 
+def estimated(x: Floats, kind: str) -> Values:
+    """The KL estimate ``kind`` (k1, k2, k3, abs) of x ``[n]``."""
+    if kind == "k3":
+        with np.errstate(over="ignore", invalid="ignore"):
+            value = k3(x)
+            return Values(value, k3_size(x, value))
+    return Values.plain(_ESTIMATES[kind](x))
+
+
 @quantity("column", lambda a: (word(a, "name"),))
 def _column(batch: Batch, arguments: Arguments) -> Values:
     """A token column as it is."""
@@ -218,17 +227,11 @@ def _ratio(batch: Batch, arguments: Arguments) -> Values:
 @quantity("estimate", pair, difference=difference)
 def _estimate(batch: Batch, arguments: Arguments) -> Values:
     """A KL estimate of x = first - second: k1 is -x, k2 x^2/2, k3 exp(x) - 1 - x, abs |x|; within ``most`` if that is given."""
-    x = difference(batch, arguments)
-    kind = word(arguments, "kind", "k1")
-    if kind == "k3":
-        with np.errstate(over="ignore", invalid="ignore"):
-            value = k3(x)
-            size = k3_size(x, value)
-    else:
-        value = _ESTIMATES[kind](x)
-        size = np.abs(value)
+    found = estimated(difference(batch, arguments), word(arguments, "kind", "k1"))
     bound = number(arguments, "most")
-    return Values(value, size) if bound is None else Values(np.clip(value, -bound, bound), np.minimum(size, bound + 1.0))
+    if bound is None:
+        return found
+    return Values(np.clip(found.values, -bound, bound), np.minimum(found.sizes, bound + 1.0))
 
 
 @quantity("surrogate", lambda a: (*pair(a), *advantage_column(a)), difference=difference)

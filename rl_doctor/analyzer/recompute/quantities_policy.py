@@ -21,6 +21,7 @@ from rl_doctor.analyzer.recompute.quantities import (
     advantage_of,
     close,
     difference,
+    estimated,
     flagged,
     number,
     pair,
@@ -111,6 +112,34 @@ def _opsm_share(batch: Batch, arguments: Arguments) -> Values:
     negative = np.add.reduceat(np.append(batch.columns["advantage"] < 0, False), batch.splits[:-1]) * (lengths > 0)
     share = negative / np.maximum(per_sequence_counts(batch), 1)
     return Values(np.where(behind, share, 0.0), share, near * share)
+
+
+def _reference(arguments: Arguments) -> tuple[str, ...]:
+    weighted = () if not arguments.get("weighted") else (word(arguments, "sampler", "old_logprob"),)
+    return ("logprob", "ref_logprob", *weighted)
+
+
+@quantity("reference_kl", _reference)
+def _reference_kl(batch: Batch, arguments: Arguments) -> Values:
+    """Estimate ``kind`` of the KL to the reference policy; ``input`` bounds the log-ratio, ``most`` the estimate.
+
+    With ``weighted`` it is multiplied by exp(logprob - ``sampler``) before it is bounded. slime calls k3 within 10 nat low_var_kl.
+    """
+    x = selected(batch, "ref_logprob") - selected(batch, "logprob")
+    limit, kind, most = number(arguments, "input"), word(arguments, "kind", "k1"), number(arguments, "most")
+    if limit is not None:
+        x = np.clip(x, -limit, limit)
+    if kind == "low_var_kl":
+        kind, most = "k3", 10.0
+    found = estimated(x, kind)
+    if arguments.get("weighted"):
+        ratio = ratio_of(batch, {"first": "logprob", "second": word(arguments, "sampler", "old_logprob")})
+        with np.errstate(over="ignore", invalid="ignore"):
+            value = found.values * ratio.values
+            found = Values(value, found.sizes * ratio.values + np.abs(found.values) * ratio.sizes)
+    if most is None:
+        return found
+    return Values(np.clip(found.values, -most, most), np.minimum(found.sizes, most + 1.0))
 
 
 @quantity("sampled_entropy", pair, difference=difference)

@@ -17,6 +17,7 @@ from rl_doctor.analyzer.recompute.quantities import Arguments, Values, number, q
 from rl_doctor.analyzer.registry import PER_SEQUENCE_PREFIX, sequence_value
 from rl_doctor.schema import TOKEN_COLUMNS
 from rl_doctor.store.batch import Batch
+from rl_doctor.store.codes import codes
 
 _MASKS: Final = ("response_mask", "is_padding")
 _TOKENS: Final = PER_SEQUENCE_PREFIX + "tokens"
@@ -54,10 +55,14 @@ def _flags(values: NDArray[Any], of: Floats) -> Values:
     return Values.plain(np.where(np.isnan(of), np.nan, values))
 
 
-@quantity("rows_mean", lambda a: (_per("sum", a), _per("size", a), word(a, "divisor", _TOKENS)))
+@quantity("rows_mean", lambda a: (_per("sum", a), _per("size", a), _TOKENS, *((word(a, "per"),) if "per" in a else ())))
 def _rows_mean(batch: Batch, arguments: Arguments) -> Values:
-    """The mean of a token column over each row's tokens; ``divisor`` is a column that divides the sum instead, at least 1."""
-    divisor = np.maximum(_number_column(batch, word(arguments, "divisor", _TOKENS)), 1.0)
+    """The sum of a token column over each row's tokens, over the tokens of all rows with the same ``per``, by default its own."""
+    tokens = batch.columns[_TOKENS].astype(np.float64)
+    if "per" in arguments:
+        label = codes(batch.columns[word(arguments, "per")])
+        tokens = np.bincount(label, tokens)[label]
+    divisor = np.maximum(tokens, 1.0)
     return Values(batch.columns[_per("sum", arguments)] / divisor, batch.columns[_per("size", arguments)] / divisor)
 
 

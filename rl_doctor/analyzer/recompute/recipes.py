@@ -12,7 +12,7 @@ from rl_doctor.analyzer.derive import Floats, derived, per_sequence_sums, segmen
 from rl_doctor.analyzer.dialects.recipes import CELL, Argument, Of, Recipe
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, bounds_of, matching, pattern, plain, spelled
 from rl_doctor.analyzer.engine import lacking
-from rl_doctor.analyzer.recompute.folds import Pair, folded, row_scale, shares_of, staged_values
+from rl_doctor.analyzer.recompute.folds import NO_PIECES, Pair, Pieces, folded, row_scale, shares_of, staged_values
 from rl_doctor.analyzer.recompute.joined import joined
 from rl_doctor.analyzer.recompute.quantities import Given, Values, evaluated, find_quantity, needs_of
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Logged, entry
@@ -66,7 +66,7 @@ class Made:
     def needs(self) -> tuple[str, ...]:
         """Columns without which it is skipped."""
         fold, mask = self.recipe.fold, (self.recipe.mask,) if self.recipe.mask == "loss_mask" else ()
-        divisors = (name for name in (fold.divisor, fold.row_divisor) if name and name.isidentifier())
+        divisors = (name for name in (fold.divisor,) if name.isidentifier())
         apart = (name for name in fold.apart if name in _TOLD or self.recipe.level == "rollout")
         condition = () if self.where is None else needs_of(self.where)
         per = (self.recipe.per,) if self.recipe.per else ()
@@ -109,9 +109,20 @@ def _written(trainer: Trainer, names: Collection[str]) -> Iterator[tuple[Name, s
     for item in trainer.names:
         if item.family and item.definition is not None:
             for name in matching(item.native, rest):
-                match = pattern(item.native).fullmatch(spelled(rest[name]))
-                if match is not None:
-                    yield item, rest[name], match.groupdict()
+                yield item, rest[name], _words(item.native, rest[name])
+
+
+def _words(family: str, native: str) -> Mapping[str, str]:
+    """What stands in the places of a family's name, as the trainer wrote it."""
+    written = native.replace(" / ", "/")
+    made = spelled(written)
+    match = pattern(family).fullmatch(made)
+    start = len(written) - len(made)
+    return (
+        {}
+        if match is None
+        else {place: written[start + match.start(place) : start + match.end(place)] for place in match.groupdict()}
+    )
 
 
 def _keys(item: Name, native: str, words: Mapping[str, str], info: RunInfo) -> Iterator[Logged]:
@@ -134,13 +145,15 @@ def setting(name: str, info: RunInfo, words: Mapping[str, str] | None = None) ->
     if name.startswith(_WORD):
         return (words or {}).get(name.removeprefix(_WORD), _UNKNOWN)
     maybe = name.endswith(_MAYBE)
-    name = name.removesuffix(_MAYBE)
-    value: Any = None
-    if name.startswith(_CONFIG):
-        value = getattr(info.config, name.removeprefix(_CONFIG))
-    else:
-        value = nested(info.config.native, name.removeprefix(_NATIVE))
+    values = (_setting(one, info) for one in name.removesuffix(_MAYBE).split("|"))
+    value = next((one for one in values if one is not None), None)
     return _UNKNOWN if value is None and not maybe else value
+
+
+def _setting(name: str, info: RunInfo) -> Any:
+    if name.startswith(_CONFIG):
+        return getattr(info.config, name.removeprefix(_CONFIG))
+    return nested(info.config.native, name.removeprefix(_NATIVE))
 
 
 def nested(native: Mapping[str, Any] | None, name: str) -> Any:
@@ -235,6 +248,9 @@ def _row_sums(batch: Batch, made: Made, shaky: Floats | None = None) -> tuple[Fl
 
 
 def _staged(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
+    if made.recipe.per:
+        return _pieced(made)
+
     @derived
     def share(batch: Batch) -> Any:
         masked, shaky = _of_mask(batch, made)
@@ -242,6 +258,16 @@ def _staged(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
 
     reduction = sums_by(CELL, share, needs=made.needs, optional=_MASKS)
     return replace(reduction, needs=made.needs), folded(made.recipe.fold)(())
+
+
+def _pieced(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
+    """The mean over what rows are parts of."""
+
+    def partial(batch: Batch) -> Pieces:
+        masked, shaky = _of_mask(batch, made)
+        return Pieces.of(masked, _row_sums(masked, made, shaky), made.recipe.per)
+
+    return Reduction(partial, NO_PIECES, (*made.needs, "sequence"), _MASKS, "token"), Pieces.mean
 
 
 def _at_once(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:

@@ -164,7 +164,7 @@ def find_dialect(info: RunInfo) -> Dialect | None:
     def logged(described: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
         first = coded.logged(described, columns, names) if coded else ()
         taken = {item.name for item in first}
-        return (*first, *(item for item in keys_of(trainer, described, names) if item.name not in taken))
+        return (*first, *(item for item in keys_of(trainer, described, names, columns) if item.name not in taken))
 
     if coded is not None:
         return replace(coded, logged=logged)
