@@ -210,7 +210,7 @@ class Logged:
         """Take note of a name that means no metric."""
         if plain(native) in self._settings:
             return
-        if choice is not None or not bookkeeping(plain(native)):
+        if not bookkeeping(plain(native)):
             self._unknown.append(native)
         if choice is not None and (note := choice.item.told(self.info.config)):
             self._told[native] = note
