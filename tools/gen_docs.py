@@ -18,7 +18,7 @@ from typing import Any, Final
 from typer.testing import CliRunner
 
 from rl_doctor import schema
-from rl_doctor.analyzer import dialects_page
+from rl_doctor.analyzer import dialects_page, formulas_page
 from rl_doctor.analyzer.registry import families, metrics
 from rl_doctor.cli.app import VERBS, app
 from rl_doctor.cli.environment import ENABLES
@@ -57,6 +57,7 @@ def pages() -> dict[str, str]:
         "rules.md": _rules(), "metrics.md": _metrics(), "schema.md": _schema(), "cli.md": _command_line(),
         "formats.md": _formats(), "trainers.md": _trainers(), "config.md": _config(),
         "names.md": "\n".join([_GENERATED, "", *dialects_page.lines()]) + "\n",
+        "formulas.md": "\n".join([_GENERATED, "", "# Formulas", "", *formulas_page.lines()]) + "\n",
     }  # fmt: skip
     made |= {f"{RULES_FOLDER}/{rule.name}.md": f"{_GENERATED}\n\n{rule_page(rule, metrics())}" for rule in rules().values()}
     return made

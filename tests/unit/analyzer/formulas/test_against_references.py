@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rl_doctor.analyzer import formulas
+from rl_doctor.analyzer import formulas_page
 from rl_doctor.analyzer.formulas import entropy, groups, validation
 from tests.unit.analyzer.formulas import references_batch, references_tokens
 from tests.unit.analyzer.formulas.numbers import NAN, agrees, exact, flat
 from tests.unit.analyzer.formulas.samples import LENGTHS, Sample, sample
 
 Case = Callable[[Sample], tuple[Any, ...]]
-MODULES = [importlib.import_module(f"{formulas.__name__}.{found.name}") for found in pkgutil.iter_modules(formulas.__path__)]
-PUBLIC = {
-    name: value
-    for module in MODULES
-    for name, value in vars(module).items()
-    if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
-}
+PUBLIC = {name: found for module in formulas_page.modules() for name, found in formulas_page.functions(module).items()}
 INF = float("inf")
 
 
