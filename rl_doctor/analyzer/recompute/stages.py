@@ -61,7 +61,8 @@ def _complete(sums: Collection[Sums], rows: Collection[int], expected_rows: int 
     """
     if expected_rows is not None and any(number != expected_rows for number in rows):
         return False
-    accumulation = sum((item.parts[-1] for item in sums), Sum())
+    known = [item.parts[-1] for item in sums]
+    accumulation = sum(known[1:], known[0]) if known else Sum()
     return accumulation.total == 0 or accumulation.mean == len(rows)
 
 
@@ -150,7 +151,20 @@ def sums_by(
             groups[key] = Sums((*sums, accumulation))
         return Keyed(groups)
 
-    return Reduction(partial, Keyed({}), (columns[-1], *needs), (*columns, *optional), "token")
+    return Summed(partial, Keyed({}), (columns[-1], *needs), (*columns, *optional), "token", columns, shares)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summed(Reduction):
+    """A reduction that ``sums_by`` made.
+
+    Attributes:
+        columns: what tells the sums apart.
+        shares: what each sequence adds.
+    """
+
+    columns: tuple[str, ...]
+    shares: tuple[Share, ...]
 
 
 def average(sums: Sums, terms: Terms = ()) -> tuple[float, float]:
@@ -173,6 +187,58 @@ def means(expected_rows: int | None, terms: Terms = ()) -> Callable[[Keyed], Ent
         return sum((entry(*average(sums, terms)) for sums in state.groups.values()), Entries())
 
     return entries
+
+
+def means_of_ranks(expected_rows: int | None, terms: Terms = (), *, empty: bool | None = True) -> Callable[[Keyed], Entries]:
+    """One entry per micro-batch, the plain mean over ranks of each rank's average; keys are those of ``MICROBATCH_OF_RANK``.
+
+    Args:
+        expected_rows: rows of a micro-batch over all ranks, if known.
+        terms: which averages are added up.
+        empty: whether the average of a rank without tokens is 0, or is left out; None where that is not known.
+    """
+
+    def entries(state: Keyed) -> Entries:
+        found = _by_microbatch(state, expected_rows)
+        if found is None:
+            return UNKNOWN
+        total = Entries()
+        for ranks in found.values():
+            kept = ranks if empty else [sums for sums in ranks if sums.parts[0].count]
+            if empty is None and len(kept) < len(ranks):
+                return UNKNOWN
+            pairs = [average(sums, terms) for sums in kept]
+            if pairs:
+                values, tolerances = zip(*pairs, strict=True)
+                total += entry(math.fsum(values) / len(pairs), math.fsum(tolerances) / len(pairs))
+        return total
+
+    return entries
+
+
+def extremes_of_ranks(expected_rows: int | None, pick: Callable[[list[float]], float]) -> Callable[[Keyed], Entries]:
+    """One entry per micro-batch, the largest or smallest average of a rank; keys are those of ``MICROBATCH_OF_RANK``."""
+
+    def entries(state: Keyed) -> Entries:
+        found = _by_microbatch(state, expected_rows)
+        if found is None:
+            return UNKNOWN
+        total = Entries()
+        for ranks in found.values():
+            values, tolerances = zip(*(average(sums) for sums in ranks), strict=True)
+            total += entry(pick(list(values)), max(tolerances))
+        return total
+
+    return entries
+
+
+def _by_microbatch(state: Keyed, expected_rows: int | None) -> dict[tuple[int, ...], list[Sums]] | None:
+    """The sums of each rank, by micro-batch; None where some of a micro-batch are missing."""
+    found: dict[tuple[int, ...], list[Sums]] = {}
+    for key, sums in state.groups.items():
+        found.setdefault(key[1:], []).append(sums)
+    rows = [sum(sums.parts[-1].count for sums in ranks) for ranks in found.values()]
+    return found if _complete(state.groups.values(), rows, expected_rows) else None
 
 
 def pooled(expected_rows: int | None) -> Callable[[Keyed], Entries]:
@@ -215,7 +281,7 @@ def sums_over_ranks(expected_rows: int | None, ranks: int, terms: Terms = ()) ->
             value, tolerance = value + mean, tolerance + rounding
         if not _complete(state.groups.values(), rows.values(), expected_rows):
             return UNKNOWN
-        return entry(value / ranks, tolerance / ranks)
+        return certain(value / ranks, tolerance / ranks)
 
     return entries
 

@@ -4,99 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import (
-    Floats,
-    known,
-    per_sequence_counts,
-    per_sequence_sums,
-    positions,
-    segment_extremes,
-    segment_sums,
-    selected,
-    selected_splits,
-)
+from rl_doctor.analyzer.derive import Floats, known
+from rl_doctor.analyzer.formulas.reward import weighted_reward
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, entry
-from rl_doctor.analyzer.registry import PER_SEQUENCE_PREFIX, Reduction, sequence_value
-from rl_doctor.schema import REWARD_COMPONENT_PREFIX, ROLES
+from rl_doctor.analyzer.recompute.trl_rows import value
+from rl_doctor.analyzer.registry import Reduction
+from rl_doctor.schema import REWARD_COMPONENT_PREFIX
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.codes import codes
 
 if TYPE_CHECKING:
     from rl_doctor.analyzer.recompute.trl_settings import Settings
 
-_ASSISTANT: Final = ROLES.index("assistant")
 ZERO_STD: Final = 1e-8
 """``torch.isclose`` to zero: its absolute tolerance."""
-
-
-@sequence_value("trl_tokens", needs=("response_mask",))
-def _tokens(batch: Batch) -> NDArray[np.int64]:
-    return per_sequence_counts(batch)
-
-
-@sequence_value("trl_generated", needs=("response_length", "role"))
-def _generated(batch: Batch) -> Floats:
-    inside = positions(batch) < np.repeat(batch.columns["response_length"], np.diff(batch.splits))
-    return segment_sums((inside & (batch.columns["role"] == _ASSISTANT)).astype(np.float64), batch.splits)
-
-
-@sequence_value("trl_reference_k1", needs=("old_logprob", "ref_logprob", "response_mask"))
-def _reference_k1(batch: Batch) -> Floats:
-    return per_sequence_sums(batch, selected(batch, "old_logprob") - selected(batch, "ref_logprob"))
-
-
-@sequence_value("trl_reference_k1_size", needs=("old_logprob", "ref_logprob", "response_mask"))
-def _reference_k1_size(batch: Batch) -> Floats:
-    return per_sequence_sums(batch, np.abs(selected(batch, "old_logprob") - selected(batch, "ref_logprob")))
-
-
-def _sampling_difference(batch: Batch) -> tuple[Floats, NDArray[np.bool_]]:
-    difference = np.abs(selected(batch, "old_logprob") - selected(batch, "rollout_logprob"))
-    return difference, ~np.isnan(difference)
-
-
-@sequence_value("trl_sampling_sum", needs=("old_logprob", "rollout_logprob", "response_mask"))
-def _sampling_sum(batch: Batch) -> Floats:
-    difference, scored = _sampling_difference(batch)
-    return per_sequence_sums(batch, np.where(scored, difference, 0.0))
-
-
-@sequence_value("trl_sampling_tokens", needs=("old_logprob", "rollout_logprob", "response_mask"))
-def _sampling_tokens(batch: Batch) -> Floats:
-    return per_sequence_sums(batch, _sampling_difference(batch)[1].astype(np.float64))
-
-
-@sequence_value("trl_sampling_max", needs=("old_logprob", "rollout_logprob", "response_mask"))
-def _sampling_max(batch: Batch) -> Floats:
-    difference, scored = _sampling_difference(batch)
-    _, highest = segment_extremes(np.where(scored, difference, 0.0), selected_splits(batch))
-    return np.where(np.isnan(highest), 0.0, highest)
-
-
-@sequence_value("trl_weight_sum", needs=("is_weight", "response_mask"))
-def _weight_sum(batch: Batch) -> Floats:
-    return per_sequence_sums(batch, selected(batch, "is_weight"))
-
-
-def value(name: str) -> str:
-    """The engine's name of one of the per-sequence values above."""
-    return f"{PER_SEQUENCE_PREFIX}trl_{name}"
 
 
 def once(settings: Settings, function: Callable[[Batch], Entries], *needs: str, optional: tuple[str, ...] = ()) -> Reduction:
     """A rollout reduction that gives one entry per generation batch, unknown where rows are missing."""
 
-    def partial(batch: Batch) -> Entries:
+    def fold(batch: Batch) -> Entries:
         if settings.generation_rows is not None and batch.n_sequences != settings.generation_rows:
             return UNKNOWN
         return function(batch)
 
-    return Reduction(partial, Entries(), needs, optional, "rollout")
+    return Reduction(fold, Entries(), needs, optional, "rollout")
 
 
 def mean(column: str) -> Callable[[Batch], Entries]:
@@ -127,26 +65,59 @@ def _deviation(values: Floats, ddof: int = 1) -> Entries:
     return entry(float(kept.std(ddof=ddof)), TOLERANCE * float(np.abs(kept).mean())) if kept.size > ddof else Entries()
 
 
-def weighted_reward(settings: Settings, batch: Batch) -> Floats:
-    """Weighted sum of the reward components per sequence, NaN where none could score it; the score without components."""
-    weights = settings.reward_weights or {}
+def logged_reward(settings: Settings, batch: Batch) -> Floats | None:
+    """The reward per sequence that is logged: the weighted sum of the components, or the score without components.
+
+    What no function could score is NaN where it is left out, and else 0. None where the rewards cannot be told.
+    """
+    version, weights = settings.version, settings.weights
+    if settings.rloo and not version.raw_reward:
+        return None if version.raw_reward is None else batch.columns["reward"].astype(np.float64)
+    plain = all(weight == 1.0 for weight in weights.values())
     names = [name for name in weights if REWARD_COMPONENT_PREFIX + name in batch.columns]
-    if not names or len(names) != len(weights):
+    if names and len(names) == len(weights):
+        if version.weighted_reward is None and not plain:
+            return None
+        factors = [weights[name] if version.weighted_reward else 1.0 for name in names]
+        total = weighted_reward(np.stack([column(REWARD_COMPONENT_PREFIX + name)(batch) for name in names], 1), np.array(factors))
+    elif version.weighted_reward or plain:
         score = batch.get("score")
-        return (batch.columns["reward"] if score is None else score).astype(np.float64)
-    parts = np.stack([batch.columns[REWARD_COMPONENT_PREFIX + name] * weights[name] for name in names])
-    total: Floats = np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
-    return total
+        total = (batch.columns["reward"] if score is None else score).astype(np.float64)
+    else:
+        return None
+    if version.skips_unscored or not np.isnan(total).any():
+        return total
+    return None if version.skips_unscored is None else np.nan_to_num(total)
+
+
+def of_reward(settings: Settings, statistic: Callable[[Floats], Entries]) -> Callable[[Batch], Entries]:
+    """A statistic of the logged reward."""
+
+    def entries(batch: Batch) -> Entries:
+        found = logged_reward(settings, batch)
+        return UNKNOWN if found is None else statistic(found)
+
+    return entries
 
 
 def reward_mean(settings: Settings) -> Callable[[Batch], Entries]:
-    """Mean of the weighted reward."""
-    return lambda batch: _mean(weighted_reward(settings, batch))
+    """Mean of the logged reward."""
+    return of_reward(settings, _mean)
 
 
 def reward_deviation(settings: Settings) -> Callable[[Batch], Entries]:
-    """Standard deviation of the weighted reward over the whole generation batch."""
-    return lambda batch: _deviation(weighted_reward(settings, batch))
+    """Standard deviation of the logged reward over the whole generation batch."""
+    return of_reward(settings, _deviation)
+
+
+def mean_group_deviation(settings: Settings) -> Callable[[Batch], Entries]:
+    """Mean of the groups' standard deviations of the logged reward."""
+
+    def entries(batch: Batch) -> Entries:
+        found = logged_reward(settings, batch)
+        return UNKNOWN if found is None else _by_group(lambda _: found, batch, 1)
+
+    return entries
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,9 +180,14 @@ def other_reward_means(settings: Settings) -> tuple[Other, ...]:
 def other_reward_deviations(settings: Settings) -> tuple[Other, ...]:
     """Other standard deviations of the reward."""
     return (
-        *other_deviations(lambda batch: weighted_reward(settings, batch)),
+        *other_deviations(partial(_reward_or_nothing, settings)),
         *_unweighted(settings, _deviation),
     )
+
+
+def _reward_or_nothing(settings: Settings, batch: Batch) -> Floats:
+    found = logged_reward(settings, batch)
+    return np.full(batch.n_sequences, np.nan) if found is None else found
 
 
 def _unweighted(settings: Settings, function: Callable[[Floats], Entries]) -> Iterator[Other]:
@@ -220,7 +196,7 @@ def _unweighted(settings: Settings, function: Callable[[Floats], Entries]) -> It
         ones = replace(settings, reward_weights=dict.fromkeys(weights, 1.0))
         yield Other(
             "without the reward weights", "is that of the sum of the components without their weights",
-            lambda batch: function(weighted_reward(ones, batch)), tuple(REWARD_COMPONENT_PREFIX + name for name in weights),
+            of_reward(ones, function), tuple(REWARD_COMPONENT_PREFIX + name for name in weights),
         )  # fmt: skip
 
 
@@ -234,11 +210,20 @@ def other_means_of(settings: Settings, component: str) -> tuple[Other, ...]:
     return (Other("after the reward weight", sentence, lambda batch: _mean(weight * values(batch))),)
 
 
-def zero_deviation(*, by_group: bool) -> Callable[[Batch], Entries]:
-    """Share of rows (all of them or none, unless by group) whose reward has a standard deviation of zero."""
+def zero_deviation(*, by_group: bool, skips_unscored: bool | None = True) -> Callable[[Batch], Entries]:
+    """Share of rows (all of them or none, unless by group) whose reward has a standard deviation of zero.
+
+    Args:
+        by_group: whether the deviation is the group's.
+        skips_unscored: whether rows that no function could score are left out, instead of counting as 0; None where not known.
+    """
 
     def entries(batch: Batch) -> Entries:
         rewards = batch.columns["reward"].astype(np.float64)
+        if not skips_unscored and np.isnan(rewards).any():
+            if skips_unscored is None:
+                return UNKNOWN
+            rewards = np.nan_to_num(rewards)
         group = codes(batch.columns["group"]) if by_group else np.zeros(len(rewards), np.int64)
         zero = unsure = 0
         for number in range(int(group.max()) + 1):
@@ -272,22 +257,30 @@ def lengths(column: str, function: Callable[[Floats], float], *, terminated: boo
     return entries
 
 
-def truncated(batch: Batch) -> Entries:
-    """Share of responses that did not end by themselves."""
+def truncated(batch: Batch, ranks: int = 1) -> Entries:
+    """Share of responses that did not end by themselves; with ``ranks``, 1 - ranks times the share of those that did (0.18.0)."""
     reasons = batch.columns["finish_reason"]
-    return entry(float(np.mean(reasons != "stop")), TOLERANCE) if known(reasons).all() else UNKNOWN
+    ended = float(np.mean(reasons == "stop"))
+    return entry(1.0 - ranks * ended, TOLERANCE * ranks) if known(reasons).all() else UNKNOWN
 
 
-def reference_k1(batch: Batch) -> Entries:
-    """Mean over tokens of the signed log-ratio to the reference (RLOO)."""
+def reference_k1(batch: Batch, *, by_rank: bool = False) -> Entries:
+    """Mean over tokens of the signed log-ratio to the reference (RLOO), of all ranks or of the ranks' means."""
+    if by_rank:
+        found, size = (float(_by_rank(batch, name, "tokens").mean()) for name in ("reference_k1", "reference_k1_size"))
+        return entry(found, TOLERANCE * size + EPSILON32)
     tokens = max(int(batch.columns[value("tokens")].sum()), 1)
     total, size = (float(batch.columns[value(name)].sum()) for name in ("reference_k1", "reference_k1_size"))
     return entry(total / tokens, TOLERANCE * size / tokens + EPSILON32)
 
 
-def _by_rank(batch: Batch, numerator: str, denominator: str) -> Floats:
+def _ranks(batch: Batch) -> NDArray[np.int64]:
     rank = batch.get("rank")
-    order = np.zeros(batch.n_sequences, np.int64) if rank is None else codes(rank)
+    return np.zeros(batch.n_sequences, np.int64) if rank is None else codes(rank)
+
+
+def _by_rank(batch: Batch, numerator: str, denominator: str) -> Floats:
+    order = _ranks(batch)
     tops = np.bincount(order, batch.columns[value(numerator)].astype(np.float64))
     bottoms = np.bincount(order, batch.columns[value(denominator)].astype(np.float64))
     return np.divide(tops, bottoms, out=np.zeros_like(tops), where=bottoms > 0)
@@ -309,3 +302,22 @@ def weight_mean(batch: Batch) -> Entries:
     """Unweighted mean over ranks of the mean over tokens of the importance weight."""
     found = float(_by_rank(batch, "weight_sum", "tokens").mean())
     return entry(found, TOLERANCE * found)
+
+
+def weight_end(batch: Batch, *, largest: bool) -> Entries:
+    """The largest or the smallest importance weight of a token; a rank without tokens has 0."""
+    values, order = batch.columns[value("weight_max" if largest else "weight_min")].astype(np.float64), _ranks(batch)
+    filled = ~np.isnan(values)
+    empty = np.setdiff1d(order, order[filled]).size > 0
+    pick = np.max if largest else np.min
+    return entry(float(pick(np.append(values[filled], 0.0) if empty else values[filled])), TOLERANCE)
+
+
+def row_weights(statistic: Callable[[Floats], float]) -> Callable[[Batch], Entries]:
+    """A statistic of the importance weights of whole sequences."""
+
+    def entries(batch: Batch) -> Entries:
+        values = batch.columns[value("weight_first")].astype(np.float64)
+        return entry(float(statistic(values)), TOLERANCE * float(np.abs(values).max()))
+
+    return entries

@@ -1,12 +1,84 @@
-"""What of TRL's configuration its logged numbers depend on."""
+"""What of TRL's version and configuration its logged numbers depend on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
+from rl_doctor.analyzer.dialects.registry import Bounds, Version, bounds_of
 from rl_doctor.schema import RunInfo
+
+_SEQUENCES: Final = "sequence"
+_OPPOSITE: Final[Mapping[bool | None, bool | None]] = {True: False, False: True, None: None}
+
+
+def since(bounds: Bounds, version: Version) -> bool | None:
+    """Whether the version is this one or newer; None where that is not known."""
+    return True if bounds.at_least(version) else False if bounds.before(version) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """How the version computes: each None where the version that is known leaves it open.
+
+    Attributes:
+        single_clip_key: ``clip_ratio`` is logged, of the tokens out of range at which the clip does not bind (before 0.17).
+        selectable_loss: there are several losses (0.17).
+        counts_before_mask: lengths are counted before truncated responses are masked (0.18).
+        empty_ranks: a rank whose micro-batch has no tokens gives 0, not NaN (0.20).
+        swapped_scaling: "batch" and "group" of ``scale_rewards`` do each other's work (0.22.0 and 0.22.1).
+        corrected_kl: there is ``use_bias_correction_kl`` (0.26), and it is on by default (1.10).
+        batch_deviation: ``reward_std`` is over all rows, not the mean of the groups' (0.27).
+        raw_reward: ``reward`` is of the rewards as they were given, before RLOO's penalty (0.27).
+        weighted_reward: ``reward`` and ``reward_std`` have the reward weights (not from 0.27 to 0.29).
+        sampling_mask: off-policy masks use the engine's log-probabilities where it has some (0.27.1).
+        skips_unscored: rows that no function could score are left out, instead of counting as 0 (1.6).
+        token_weighted: means are over the tokens of all ranks, not over the ranks' means (1.9).
+        scaled_window: what is divided by the tokens of the generation batch is scaled to one accumulation window (1.10).
+    """
+
+    single_clip_key: bool | None
+    selectable_loss: bool | None
+    counts_before_mask: bool | None
+    empty_ranks: bool | None
+    swapped_scaling: bool | None
+    corrected_kl: bool | None
+    batch_deviation: bool | None
+    raw_reward: bool | None
+    weighted_reward: bool | None
+    sampling_mask: bool | None
+    skips_unscored: bool | None
+    token_weighted: bool | None
+    scaled_window: bool | None
+
+    @classmethod
+    def of(cls, bounds: Bounds) -> Switches:
+        """The switches of a version."""
+        selectable, deviation = since(bounds, (0, 17)), since(bounds, (0, 27))
+        return cls(
+            single_clip_key=_OPPOSITE[selectable],
+            selectable_loss=selectable,
+            counts_before_mask=since(bounds, (0, 18)),
+            empty_ranks=since(bounds, (0, 20)),
+            swapped_scaling=_between(bounds, (0, 22), (0, 22, 2)),
+            corrected_kl=since(bounds, (1, 10)),
+            batch_deviation=deviation,
+            raw_reward=deviation,
+            weighted_reward=_OPPOSITE[_between(bounds, (0, 27), (1, 0))],
+            sampling_mask=since(bounds, (0, 27, 1)),
+            skips_unscored=since(bounds, (1, 6)),
+            token_weighted=since(bounds, (1, 9)),
+            scaled_window=since(bounds, (1, 10)),
+        )
+
+
+def _between(bounds: Bounds, first: Version, end: Version) -> bool | None:
+    """Whether the version is from ``first`` up to but not ``end``."""
+    if bounds.before(first) or bounds.at_least(end):
+        return False
+    return True if bounds.at_least(first) and bounds.before(end) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +86,13 @@ class Settings:
     """Fields of ``GRPOConfig`` or ``RLOOConfig``, under their native names where they have one.
 
     ``ranks`` is the world size, ``low`` and ``high`` the ends of the ratio's clip range (1 away from ``epsilon``; the cap
-    itself for CISPO), ``reward_weights`` by component in the order of the reward functions.
+    itself for CISPO), ``reward_weights`` by component in the order of the reward functions. ``plain_loss`` tells whether the
+    loss can be recomputed, ``bias_corrected_kl`` is None where its default is not known, ``clipped_ratio_of_rank`` whether the
+    share of truncated responses is divided by the rows of one rank (0.18.0).
     """
 
+    version: Switches
+    rloo: bool
     ranks: int
     loss_type: str
     per_sequence_ratio: bool
@@ -24,7 +100,7 @@ class Settings:
     high: float
     delta: float | None
     beta: float
-    bias_corrected_kl: bool
+    bias_corrected_kl: bool | None
     entropy_coef: float
     accumulation: int
     steps_per_generation: int
@@ -32,12 +108,19 @@ class Settings:
     scale_rewards: str
     aggregation: str
     reward_weights: Mapping[str, float] | None
-    sapo_temperatures: tuple[float, float]
     corrects_sampling: bool
     sampling_mode: str
+    off_policy_limit: float | None
+    uses_engine: bool
+    masks_truncated: bool
+    fused: bool
     plain_loss: bool
     microbatch_rows: int | None
     generation_rows: int | None
+    sapo_temperatures: tuple[float, float] = (1.0, 1.05)
+    vespo_shapes: tuple[float, float] = (2.0, 3.0)
+    vespo_rates: tuple[float, float] = (3.0, 2.0)
+    clipped_ratio_of_rank: bool | None = False
 
     @classmethod
     def of(cls, info: RunInfo) -> Settings | None:
@@ -45,23 +128,28 @@ class Settings:
         native = info.config.native
         if not native or "epsilon" not in native or "beta" not in native:
             return None
+        bounds = bounds_of(info.trainer_version)
+        version = Switches.of(bounds)
         ranks = info.world_size or 1
         epsilon = float(native["epsilon"])
         epsilon_high = epsilon if native.get("epsilon_high") is None else float(native["epsilon_high"])
-        loss_type = str(native.get("loss_type", ""))
+        loss_type = str(native.get("loss_type") or ("bnpo" if version.selectable_loss is False else ""))
         per_device = native.get("per_device_train_batch_size")
         accumulation = int(native.get("gradient_accumulation_steps") or 1)
         steps_per_generation = int(native.get("steps_per_generation") or accumulation)
         rows = None if per_device is None else int(per_device) * ranks
+        level = native.get("importance_sampling_level")
         return cls(
+            version=version,
+            rloo=(info.algorithm or "").lower() == "rloo",
             ranks=ranks,
             loss_type=loss_type,
-            per_sequence_ratio=native.get("importance_sampling_level") == "sequence",
+            per_sequence_ratio=level == _SEQUENCES,
             low=1.0 - epsilon,
             high=epsilon_high if loss_type == "cispo" else 1.0 + epsilon_high,
             delta=native.get("delta"),
             beta=float(native["beta"]),
-            bias_corrected_kl=bool(native.get("use_bias_correction_kl", False)),
+            bias_corrected_kl=native.get("use_bias_correction_kl", version.corrected_kl),
             entropy_coef=float(native.get("entropy_coef") or 0.0),
             accumulation=accumulation,
             steps_per_generation=steps_per_generation,
@@ -69,23 +157,53 @@ class Settings:
             scale_rewards=_scaling(native.get("scale_rewards", "group")),
             aggregation=str(native.get("multi_objective_aggregation", "sum_then_normalize")),
             reward_weights=info.config.reward_weights,
-            sapo_temperatures=(
-                float(native.get("sapo_temperature_pos") or 1.0),
-                float(native.get("sapo_temperature_neg") or 1.0),
-            ),
-            corrects_sampling=bool(native.get("use_vllm")) and bool(native.get("vllm_importance_sampling_correction", True)),
-            sampling_mode=str(native.get("vllm_importance_sampling_mode", "")),
-            plain_loss=_plain_loss(native),
+            sapo_temperatures=_pair(native, "sapo_temperature", (1.0, 1.05)),
+            vespo_shapes=_pair(native, "vespo_k", (2.0, 3.0)),
+            vespo_rates=_pair(native, "vespo_lambda", (3.0, 2.0)),
+            corrects_sampling=_corrects(native, bounds),
+            sampling_mode=str(native.get("vllm_importance_sampling_mode") or "token_truncate"),
+            off_policy_limit=native.get("off_policy_mask_threshold"),
+            uses_engine=bool(native.get("use_vllm")),
+            masks_truncated=bool(native.get("mask_truncated_completions")),
+            fused=bool(native.get("use_liger_kernel") or native.get("use_liger_loss")) and not bounds.at_least((1, 14)),
+            plain_loss=_plain_loss(native, version, loss_type, per_sequence=level == _SEQUENCES),
             microbatch_rows=rows,
             generation_rows=None if rows is None else rows * steps_per_generation,
+            clipped_ratio_of_rank=_between(bounds, (0, 18), (0, 18, 1)) if ranks > 1 else False,
         )
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The reward weights, those that the logged reward has."""
+        return self.reward_weights or MappingProxyType({})
+
+
+def _pair(native: Mapping[str, Any], name: str, default: tuple[float, float]) -> tuple[float, float]:
+    positive, negative = (native.get(f"{name}_{side}") for side in ("pos", "neg"))
+    return (
+        default[0] if positive is None else float(positive),
+        default[1] if negative is None else float(negative),
+    )
+
+
+def _corrects(native: Mapping[str, Any], bounds: Bounds) -> bool:
+    corrects = native.get("vllm_importance_sampling_correction")
+    return bool(native.get("use_vllm")) and (not bounds.before((0, 23)) if corrects is None else bool(corrects))
 
 
 def _scaling(value: Any) -> str:
     return {True: "group", False: "none"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def _plain_loss(native: Mapping[str, Any]) -> bool:
-    """Whether the loss has none of the terms that cannot be recomputed from the recorded columns."""
-    masked = native.get("off_policy_mask_threshold") is not None or float(native.get("top_entropy_quantile") or 1.0) < 1.0
-    return not masked and not native.get("use_adaptive_entropy") and native.get("loss_type") != "vespo"
+def _plain_loss(native: Mapping[str, Any], version: Switches, loss_type: str, *, per_sequence: bool) -> bool:
+    """Whether the loss has none of the terms that cannot be recomputed from the recorded columns.
+
+    A quantile of the entropies needs a whole micro-batch at once, an adaptive coefficient what came before; and LUSPO's loss
+    covered the padding before 1.10, unless all its terms were of whole sequences.
+    """
+    if float(native.get("top_entropy_quantile") or 1.0) < 1.0 or native.get("use_adaptive_entropy"):
+        return False
+    if loss_type == "luspo" and not version.scaled_window:
+        by_token = bool(native.get("use_vllm")) and str(native.get("vllm_importance_sampling_mode")).startswith("token")
+        return per_sequence and not float(native["beta"]) and not by_token
+    return bool(loss_type)
