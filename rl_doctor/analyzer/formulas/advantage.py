@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.formulas.groups import Groups, group
-from rl_doctor.analyzer.formulas.segments import Floats, mean, variance
+from rl_doctor.analyzer.formulas.segments import Floats, Splits, mean, spread, variance
+from rl_doctor.analyzer.formulas.whitening import whiten
 
 Labels = NDArray[Any]
 Singles = Literal["raw", "zero"]
@@ -146,6 +147,22 @@ def rloo(rewards: Floats, labels: Labels, *, singles: Singles = "raw") -> Floats
     return rloo_advantage(_centred(rewards, found, singles), found.sizes)
 
 
+def reinforce_plus_plus_baseline(rewards: Floats, labels: Labels, splits: Splits) -> Floats:
+    """Reward less the mean, r - group mean, at each token, whitened over all tokens with ddof 1 and eps 1e-8.
+
+    Source: REINFORCE++, arXiv:2501.03262; verl 0.9.1, reinforce_plus_plus_baseline.
+
+    Args:
+        rewards: of the responses, float64 ``[sequences]``.
+        labels: the group of each, ``[sequences]``.
+        splits: of the tokens of the policy, int64 ``[sequences + 1]``.
+
+    Returns:
+        float64 ``[n]``.
+    """
+    return whiten(spread(dr_grpo(rewards, labels), splits))
+
+
 def leave_one_out(rewards: Floats, labels: Labels, *, eps: float = 1e-6) -> Floats:
     """(r - mean of the others) / (standard deviation of the others + eps), divided only where that deviation is above 0.
 
@@ -166,8 +183,8 @@ def leave_one_out(rewards: Floats, labels: Labels, *, eps: float = 1e-6) -> Floa
     number = np.maximum(found.sizes - 1, 1)
     mean_apart = found.others(apart) / number
     centred = np.where(found.sizes > 1, apart - mean_apart, apart)
-    spread = np.maximum(found.others(apart * apart) - number * mean_apart * mean_apart, 0.0)
-    deviation = np.sqrt(np.where(number > 1, spread / np.maximum(number - 1, 1), 0.0))
+    squares = np.maximum(found.others(apart * apart) - number * mean_apart * mean_apart, 0.0)
+    deviation = np.sqrt(np.where(number > 1, squares / np.maximum(number - 1, 1), 0.0))
     return np.where(deviation > 0, centred / (deviation + eps), centred)
 
 

@@ -214,3 +214,20 @@ def floored_binary_kl(logprob: Floats, other: Floats, floor: float = 1e-6) -> Fl
     p, q = np.clip(np.exp(logprob), floor, 1.0 - floor), np.clip(np.exp(other), floor, 1.0 - floor)
     found: Floats = p * np.log(p / q) + (1.0 - p) * np.log((1.0 - p) / (1.0 - q))
     return found
+
+
+def jensen_shannon(logprob: Floats, other: Floats) -> Floats:
+    """Half of k3 of logprob - m and half of k3 of other - m, m = log((exp(logprob) + exp(other)) / 2).
+
+    Source: NeMo-RL, ``js_divergence_error``, with the policy and the engine.
+
+    Args:
+        logprob: float64 ``[n]``, nat.
+        other: float64 ``[n]``, nat.
+
+    Returns:
+        float64 ``[n]``, nat.
+    """
+    half = 0.5 * (logprob - other)
+    above = np.abs(half) - np.log(2.0) + np.log1p(np.exp(-2.0 * np.abs(half)))
+    return 0.5 * (k3(half - above) + k3(-half - above))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rl_doctor.analyzer.formulas.segments import Bools, Floats, Splits, kept_splits
+from rl_doctor.analyzer.formulas.whitening import whiten
 
 
 def discounted_sums(values: Floats, splits: Splits, factor: float) -> Floats:
@@ -108,3 +109,19 @@ def remax(returns: Floats, baselines: Floats, splits: Splits) -> Floats:
         float64 ``[n]``, of the unit of the rewards.
     """
     return returns - np.repeat(baselines, np.diff(splits))
+
+
+def reinforce_plus_plus(rewards: Floats, splits: Splits, gamma: float) -> Floats:
+    """Discounted returns, whitened over all tokens with ddof 1 and eps 1e-8.
+
+    Source: REINFORCE++, arXiv:2501.03262; verl 0.9.1, reinforce_plus_plus.
+
+    Args:
+        rewards: of the tokens of the policy, float64 ``[n]``.
+        splits: int64 ``[sequences + 1]``.
+        gamma: discount.
+
+    Returns:
+        float64 ``[n]``.
+    """
+    return whiten(discounted_sums(rewards, splits, gamma))

@@ -309,6 +309,14 @@ def whiten_floored(values: Numbers, *, ddof: int = 0, floor: float | Number = 1e
     return [(x - centre) / scale for x in values]
 
 
+def reinforce_plus_plus(rewards: Numbers, splits: list[int], gamma: Number) -> Numbers:
+    return whiten(discounted_sums(rewards, splits, gamma))
+
+
+def reinforce_plus_plus_baseline(rewards: Numbers, labels: list[int], splits: list[int]) -> Numbers:
+    return whiten(spread(dr_grpo(rewards, labels), splits))
+
+
 # reward
 
 

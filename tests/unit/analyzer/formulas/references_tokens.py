@@ -114,6 +114,14 @@ def floored_binary_kl(logprob: Numbers, other: Numbers, floor: float | Number = 
     return found
 
 
+def jensen_shannon(logprob: Numbers, other: Numbers) -> Numbers:
+    found = []
+    for p, q in zip(logprob, other, strict=True):
+        middle = log((exp(p) + exp(q)) / 2)
+        found.append(total([exp(one - middle) - (one - middle) - 1 for one in (p, q)]) / 2)
+    return found
+
+
 # policy_loss
 
 
