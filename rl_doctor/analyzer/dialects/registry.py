@@ -199,6 +199,9 @@ class Trainer:
         validation: tiers of names of scores on held-out prompts, the best first; ``{source}`` is the data source.
         best: the same for the best of several answers.
         settings: field of ``RunConfig`` -> names under which its constant value is logged, the surest first.
+        caps: metric -> settings of its own (dots for nested ones), the largest of which that is known no value of it exceeds.
+        loss_adds_up: whether its total loss is its policy loss - entropy_coef * entropy + kl_coef * KL, each as it is logged.
+        leaves_one_out: whether it divides an advantage by the deviation of the others of its group.
     """
 
     name: str
@@ -213,6 +216,9 @@ class Trainer:
     validation: tuple[tuple[str, ...], ...] = ()
     best: tuple[tuple[str, ...], ...] = ()
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    caps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    loss_adds_up: bool = False
+    leaves_one_out: bool = False
 
 
 class Names:
