@@ -213,7 +213,10 @@ def find(seen: Sample, without: str | None = None) -> Importer | None:
     best = max(fits.values())
     if best <= Fit.CONTAINER:
         text = console.seen(seen)[: None if best is Fit.NO else _CONSOLE_HEAD]
-        fits |= {known: known.recognises(seen) for known in asked if known.marks and any(mark in text for mark in known.marks)}
+        marked = [known for known in asked if any(mark in text for mark in known.marks)]
+        fits |= {known: known.recognises(seen) for known in marked if not known.last}
+        if max(fits.values()) is Fit.NO:
+            fits |= {known: known.recognises(seen) for known in marked if known.last}
     chosen = max(fits, key=lambda known: fits[known])
     unsure = fits[chosen] is Fit.NO or (fits[chosen] is Fit.CONTAINER and bool(chosen.marks))
     if unsure and console.is_longer_than(seen) and (inside := _find_inside(seen)):
