@@ -91,10 +91,7 @@ def kept_splits(splits: Splits, keep: Bools) -> Splits:
     Returns:
         int64 ``[sequences + 1]``.
     """
-    before = np.zeros(len(keep) + 1, np.int64)
-    np.cumsum(keep, out=before[1:])
-    found: Splits = before[splits]
-    return found
+    return splits - np.searchsorted(np.flatnonzero(~keep), splits)
 
 
 def mean(values: NDArray[Any]) -> float:
