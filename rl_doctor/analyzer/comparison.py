@@ -49,6 +49,7 @@ class Comparison:
         tolerance: float64 ``[n]``, what rounding in the trainer and in the log can explain.
         explanations: known ways to get it wrong, the most specific first; none where the log is right.
         untried: further ones, each with the columns that it needs.
+        looked: bool ``[n]``, where the explanations were looked at; None for everywhere.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Comparison:
     tolerance: Floats
     explanations: tuple[Explanation, ...] = ()
     untried: tuple[str, ...] = ()
+    looked: Flags | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +71,8 @@ class Fit:
     Attributes:
         explanation: the explanation.
         equal: number of steps at which it equals the log.
-        told: number of steps that differ from the definition and at which it was looked at.
+        told: number of steps that differ from the definition and at which it is known.
+        looked: number of those at which the explanations were looked at.
         worst: largest distance from the log at these, in tolerances.
         first: index of the first step at which it equals the log.
     """
@@ -77,8 +80,13 @@ class Fit:
     explanation: Explanation
     equal: int
     told: int
+    looked: int
     worst: float
     first: int
+
+    def fits(self, share: float) -> bool:
+        """Whether it equals the log at ``share`` of the steps; one may be without the step before or after it."""
+        return self.told >= max(1, share * self.looked - 1) and self.share >= share
 
     @property
     def share(self) -> float:
@@ -105,19 +113,20 @@ def differing(item: Comparison, limits: Mapping[str, float]) -> Flags | None:
 
 def fits(item: Comparison, wrong: Flags) -> list[Fit]:
     """How well each explanation fits where the log is ``wrong`` (bool ``[n]``), the best first, else in their order."""
-    found = [_fit(item, one, wrong) for one in item.explanations]
+    seen = wrong if item.looked is None else wrong & item.looked
+    found = [_fit(item, one, seen) for one in item.explanations]
     return sorted(found, key=lambda fit: (fit.explanation.approximate, -fit.share))
 
 
 def _fit(item: Comparison, one: Explanation, wrong: Flags) -> Fit:
     told = wrong & np.isfinite(one.values)
     if not told.any():
-        return Fit(one, 0, 0, np.inf, 0)
+        return Fit(one, 0, 0, int(wrong.sum()), np.inf, 0)
     distance = np.abs(item.logged[told] - one.values[told])
     tolerance = np.maximum(one.tolerance[told], np.finfo(np.float64).tiny)
     equal = distance <= tolerance
     first = int(np.flatnonzero(told)[np.argmax(equal)])
-    return Fit(one, int(equal.sum()), int(told.sum()), float((distance / tolerance).max()), first)
+    return Fit(one, int(equal.sum()), int(told.sum()), int(wrong.sum()), float((distance / tolerance).max()), first)
 
 
 def same(item: Comparison, one: Explanation, other: Explanation) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,16 +14,16 @@ from rl_doctor.analyzer.derive import Floats
 from rl_doctor.analyzer.dialects.recipes import CELL
 from rl_doctor.analyzer.engine import Source, analyze, lacking
 from rl_doctor.analyzer.factors import plain_explanations
-from rl_doctor.analyzer.recompute.cells import Cells, Gathered, ranks_of
-from rl_doctor.analyzer.recompute.measures import Varied
+from rl_doctor.analyzer.recompute.cells import RANK, Cells, Gathered, ranks_of
+from rl_doctor.analyzer.recompute.measures import Own, Varied
 from rl_doctor.analyzer.recompute.registry import Hypothesis, Logged
-from rl_doctor.analyzer.recompute.stages import Share
+from rl_doctor.analyzer.recompute.stages import Share, Summed
 from rl_doctor.analyzer.recompute.variations import definition, variations
 from rl_doctor.analyzer.reconcile import Plan
 from rl_doctor.analyzer.registry import Metric
 from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.analyzer.series import Series
-from rl_doctor.analyzer.windows import covered, entry_metrics, entry_series, over_windows
+from rl_doctor.analyzer.windows import entry_metrics, entry_series, over_windows
 from rl_doctor.schema import COLUMNS, RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
@@ -81,13 +81,7 @@ def explained(
     Returns:
         The comparisons, those that differ with their explanations.
     """
-    elsewise = np.concatenate([np.empty(0, np.int64), *(other.steps for other in chosen.others)])
-    wrong = {
-        item.name: flags & ~np.isin(item.steps, elsewise)
-        for item in comparisons
-        if (flags := differing(item, limits)) is not None
-    }
-    wrong = {name: flags for name, flags in wrong.items() if flags.any()}
+    wrong = {item.name: flags for item in comparisons if (flags := differing(item, limits)) is not None}
     if not wrong:
         return tuple(comparisons)
     second = _Second(chosen, source, {item.name: item for item in comparisons if item.name in wrong}, wrong)
@@ -98,47 +92,59 @@ def explained(
 class _Second:
     """The second pass: which rows of the log it looks at, and what it found."""
 
-    def __init__(
-        self, chosen: Plan, source: Source, items: Mapping[str, Comparison], wrong: Mapping[str, Flags]
-    ) -> None:
+    def __init__(self, chosen: Plan, source: Source, items: Mapping[str, Comparison], wrong: Mapping[str, Flags]) -> None:
         self._chosen = chosen
         self._source = source
         self._keys = {item.name: item for item in chosen.logged if item.name in items}
-        self._varied, self._untried = self._variations()
-        self._rolled = self._hypotheses()
+        self._varied, self._rolled, self._untried = self._variations()
+        judged = self._judged(items, wrong)
         most = max((len(item.steps) for item in items.values()), default=0)
-        shares = {share for varied in self._varied.values() for one in varied for share, _ in one.terms}
+        shares = {share for varied in self._varied.values() for one in varied for share in one.shares}
         rows = int(np.clip(_PASSES * most / max(len(shares), 1), _FEWEST, _MOST))
-        self._looked = _looked_at(items, wrong, rows)
+        self._looked = _looked_at(items, judged, rows)
         self._steps = self._steps_of_rows()
         self._cells = self._gather(shares)
         self._series = self._engine()
 
-    def _variations(self) -> tuple[dict[str, list[Varied]], dict[str, list[str]]]:
-        """Variations of each key that the run has the columns for, and what the others lack."""
-        found: dict[str, list[Varied]] = {}
+    def _judged(self, items: Mapping[str, Comparison], wrong: Mapping[str, Flags]) -> dict[str, Flags]:
+        """Where the log is wrong in sessions with the newest one's settings; where it is so in no such, in the others.
+
+        There only what follows from the definition is tried.
+        """
+        elsewise = np.concatenate([np.empty(0, np.int64), *(other.steps for other in self._chosen.others)])
+        found = {}
+        for name, flags in wrong.items():
+            own = flags & ~np.isin(items[name].steps, elsewise)
+            found[name] = own if own.any() else flags
+            if not own.any():
+                self._varied[name], self._rolled[name] = [], []
+        return found
+
+    def _variations(self) -> tuple[dict[str, list[Varied]], dict[str, list[Hypothesis]], dict[str, list[str]]]:
+        """Of each key what is a sum over parts of a step, what is not, and what the run lacks the columns for."""
+        varied: dict[str, list[Varied]] = {}
+        rolled: dict[str, list[Hypothesis]] = {}
         untried: dict[str, list[str]] = {}
         for name, key in self._keys.items():
-            found[name], untried[name] = [], []
-            for one in variations(key.measure()) if key.measure else ():
-                lacks = lacking(one.needs, self._chosen.columns, self._chosen.info.config)
-                if lacks:
-                    untried[name].append(f"{one.name} (needs {', '.join(lacks)})")
+            varied[name], rolled[name], untried[name] = [], [], []
+            for special in key.hypotheses():
+                if self._lacks(name, special.name, special.reduction.needs, untried):
+                    continue
+                if isinstance(special.reduction, Summed):
+                    varied[name].append(_as_varied(special, special.reduction))
                 else:
-                    found[name].append(one)
-        return found, untried
+                    rolled[name].append(special)
+            known = {*(one.name for one in varied[name]), *(one.name for one in rolled[name])}
+            varied[name] += [
+                one for one in variations(key) if one.name not in known and not self._lacks(name, one.name, one.needs, untried)
+            ]
+        return varied, rolled, untried
 
-    def _hypotheses(self) -> dict[str, list[Hypothesis]]:
-        found: dict[str, list[Hypothesis]] = {}
-        for name, key in self._keys.items():
-            found[name] = []
-            for one in key.hypotheses():
-                lacks = lacking(one.reduction.needs, self._chosen.columns, self._chosen.info.config)
-                if lacks:
-                    self._untried[name].append(f"{one.name} (needs {', '.join(lacks)})")
-                else:
-                    found[name].append(one)
-        return found
+    def _lacks(self, key: str, name: str, needs: Collection[str], untried: dict[str, list[str]]) -> bool:
+        lacks = lacking(needs, self._chosen.columns, self._chosen.info.config)
+        if lacks:
+            untried[key].append(f"{name} (needs {', '.join(lacks)})")
+        return bool(lacks)
 
     def _steps_of_rows(self) -> frozenset[int]:
         """Steps that the rows stand for."""
@@ -183,12 +189,18 @@ class _Second:
     def explained(self, item: Comparison) -> Comparison:
         """The comparison with its explanations."""
         key = self._keys.get(item.name)
-        found = [] if key is None else [*self._of_statistics(item, key), *self._of_sums(item, key)]
         looked = np.isin(item.steps, self._looked[item.name])
-        found += plain_explanations(item, self._chosen, self._cells, looked)
+        found = list(plain_explanations(item, self._chosen, self._cells, looked))
+        if key is not None:
+            varied = self._varied[item.name]
+            values = [one for one in varied if isinstance(one.stages, Own) and one.stages.how == "mean" and not one.only]
+            stages = [*(one for one in varied if one not in values), *self._ranks_alone(key)]
+            found = [
+                *self._of_statistics(item, key), *self._of_sums(item, key, values), *found, *self._of_sums(item, key, stages),
+            ]  # fmt: skip
         rounding = log_rounding(item.logged)
         explanations = tuple(replace(one, tolerance=one.tolerance + rounding) for one in found)
-        return replace(item, explanations=explanations, untried=tuple(self._untried.get(item.name, ())))
+        return replace(item, explanations=explanations, looked=looked, untried=tuple(self._untried.get(item.name, ())))
 
     def _of_statistics(self, item: Comparison, key: Logged) -> Iterator[Explanation]:
         for one in self._rolled[item.name]:
@@ -196,27 +208,30 @@ class _Second:
             if series is not None:
                 yield Explanation(one.name, one.sentence, *self._at_rows(item, key, *series))
 
-    def _of_sums(self, item: Comparison, key: Logged) -> Iterator[Explanation]:
-        varied = list(self._varied[item.name])
-        if key.measure is not None:
-            own = definition(key.measure())
-            for only in ranks_of(self._cells, _RANKS):
-                varied.append(replace(own, name=f"{only} only", sentence=f"is that of {only} alone",
-                                      stages=replace(own.stages, only=only)))  # fmt: skip
+    def _ranks_alone(self, key: Logged) -> Iterator[Varied]:
+        own = definition(key)
+        if own is None or not self._varied[key.name]:
+            return
+        for rank in ranks_of(self._cells, _RANKS):
+            yield replace(own, name=f"rank {rank} only", sentence=f"is that of rank {rank} alone", only=f"{RANK}{rank}")
+
+    def _of_sums(self, item: Comparison, key: Logged, varied: Iterable[Varied]) -> Iterator[Explanation]:
         for one in varied:
             found = self._cells.per_step(one)
             sums = (found.total, found.number, found.tolerance)
             yield Explanation(one.name, one.sentence, *self._at_rows(item, key, found.steps, sums))
 
-    def _at_rows(
-        self, item: Comparison, key: Logged, steps: Steps, sums: tuple[Floats, Floats, Floats]
-    ) -> tuple[Floats, Floats]:
+    def _at_rows(self, item: Comparison, key: Logged, steps: Steps, sums: tuple[Floats, Floats, Floats]) -> tuple[Floats, Floats]:
         """Values and tolerances at the steps of the comparison, NaN where they were not looked at."""
         starts, ends, _ = self._chosen.rows_of(key)
         at = np.searchsorted(ends, item.steps)
         starts, ends = starts[at], ends[at]
         values, slack = over_windows(key.window, starts, ends, steps, sums)
-        return np.where(np.isin(ends, self._looked[item.name]) & covered(starts, ends, steps), values, np.nan), slack
+        return np.where(np.isin(ends, self._looked[item.name]), values, np.nan), slack
+
+
+def _as_varied(one: Hypothesis, reads: Summed) -> Varied:
+    return Varied(one.name, one.sentence, reads.shares, Own(reads.columns, one.entries), reads.needs, reads.optional)
 
 
 def _looked_at(items: Mapping[str, Comparison], wrong: Mapping[str, Flags], rows: int) -> dict[str, Steps]:

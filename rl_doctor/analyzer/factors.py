@@ -84,9 +84,10 @@ def _factors(item: Comparison, chosen: Plan, cells: Cells) -> Iterator[Factor]:
         if number and number != 1:
             yield name, f"{words}, {number:g}", np.full(len(steps), float(number))
     parts, mini = cells.numbers(MICROBATCH_OF_RANK, steps), cells.numbers(MINIBATCH, steps)
+    per_mini = parts / cells.numbers(("rank", *MINIBATCH), steps)
     ranks = cells.numbers(("rank",), steps)
     counted = [
-        ("micro-batches", "the number of micro-batches of each mini-batch and rank", parts / cells.numbers(("rank", *MINIBATCH), steps)),
+        ("micro-batches", "the number of micro-batches of each mini-batch and rank", per_mini),
         ("micro-batches of the step", "the number of micro-batches of the step on each rank", parts / ranks),
         ("parts of the step", "the number of micro-batches of the step over all ranks", parts),
         ("mini-batches", "the number of mini-batches of the step", mini),
@@ -119,10 +120,10 @@ def _consistent(item: Comparison, chosen: Plan, looked: Flags) -> Iterator[Expla
             )  # fmt: skip
     if 0.2 < middle < 5 and high - low <= 2 * _TEMPERATURE_SPREAD * middle:
         word = "above" if middle > 1 else "below"
+        spread = 100 * max(high - middle, middle - low) / middle
         yield Explanation(
             "entropy at another temperature",
-            f"is {middle:.3g} times the entropy, within {100 * max(high - middle, middle - low) / middle:.2g}% in half of the steps, "
-            f"as at a temperature {word} the one that was recorded",
+            f"is {middle:.3g} times the entropy (within {spread:.2g}% at half of the steps), as at a temperature {word} 1",
             values * middle, np.abs(values) * middle * 3 * _TEMPERATURE_SPREAD, approximate=True,
         )  # fmt: skip
 

@@ -30,6 +30,8 @@ _RECORDED: Final = "reconcile.recorded"
 _FEW: Final = 3
 _RELATIVE: Final = 1e-4
 _ABSOLUTE: Final = 1e-6
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """What has to be folded to reconcile a run.

@@ -46,9 +46,7 @@ def entry_series(label: str, series: Mapping[str, Series]) -> tuple[Steps, tuple
     return total.steps, (total.values, number.values, tolerance.values)
 
 
-def over_windows(
-    window: Window, starts: Steps, ends: Steps, steps: Steps, sums: Sequence[Floats]
-) -> tuple[Floats, Floats]:
+def over_windows(window: Window, starts: Steps, ends: Steps, steps: Steps, sums: Sequence[Floats]) -> tuple[Floats, Floats]:
     """Values of the rows of a log, and what rounding can change in them, each ``[n_rows]``; NaN without an entry.
 
     Args:

@@ -89,9 +89,7 @@ def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float
     if not item.explanations:
         return None, ()
     tried = fits(item, wrong)
-    looked = max(fit.told for fit in tried)
-    # One step may be without the step before or after it.
-    told = [fit for fit in tried if fit.told >= max(1, share * looked - 1) and fit.share >= share]
+    told = [fit for fit in tried if fit.fits(share)]
     fitting = [fit for fit in told if not fit.explanation.approximate]
     rejected = list(dict.fromkeys(fit.explanation.name for fit in tried if fit not in told))
     ruled_out = (f"{item.name}: {', '.join(rejected)}",) if rejected else ()
@@ -119,7 +117,8 @@ def _named(item: Comparison, fitting: list[Fit]) -> str:
     )
     if best.equal < best.told:
         text += f" (it is {best.worst:.3g} tolerances away at worst)"
-    alike, others = [], []
+    alike: list[Fit] = []
+    others: list[Fit] = []
     for fit in fitting[1:]:
         if fit.explanation.sentence != one.sentence:
             (alike if same(item, one, fit.explanation) else others).append(fit)

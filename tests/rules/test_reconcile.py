@@ -97,10 +97,16 @@ def explanation(name: str, values: Any, tolerance: float = 1e-7) -> Explanation:
 
 def test_what_reproduces_the_log_is_the_cause_and_what_does_not_is_ruled_out() -> None:
     other = TRUE**2
-    known = (explanation("squared", other), explanation("squared too", other + 5e-8), explanation("cubed", TRUE**3))
+    known = (
+        explanation("nearly squared", np.where(np.arange(20) < 1, 2 * other, other)), explanation("squared", other),
+        explanation("times itself", other), explanation("squared too", other + 5e-8), explanation("cubed", TRUE**3),
+    )  # fmt: skip
     (finding,) = judge(replace(comparison(other), explanations=known, untried=("padded (needs padded_width)",))).findings
     assert finding.cause.startswith("The logged kl is squared: that gives")
-    assert "equals the log in 20 of the 20 steps that differ. It fits as well that it is squared too: that gives" in finding.cause
+    assert finding.cause.endswith(
+        "equals the log in 20 of the 20 steps looked at. The data cannot tell that from this: it is times itself. "
+        "It fits as well, within the precision of the log, that it is squared too; or is nearly squared."
+    )
     assert finding.ruled_out == ("kl: cubed",)
     assert finding.unchecked == ("kl: padded (needs padded_width)",)
 
@@ -117,9 +123,23 @@ def test_an_explanation_that_is_unknown_at_most_steps_explains_nothing() -> None
     other = TRUE**2
     values = np.where(np.arange(20) < 15, np.nan, other)
     (finding,) = judge(replace(comparison(other), explanations=(explanation("squared", values),))).findings
-    assert finding.cause == "None of the 1 known explanations fits kl; the code computes something else."
+    assert finding.cause == ("The logged kl matches none of the 1 known ways to compute it; the code computes something else.")
 
 
 def test_a_constant_factor_that_no_number_of_the_run_explains_is_told_as_such() -> None:
     (finding,) = judge(replace(comparison(3 * TRUE), explanations=(explanation("doubled", 2 * TRUE),))).findings
-    assert finding.cause == "The logged kl is 3 times its definition throughout, which no known number explains."
+    assert finding.cause == (
+        "The logged kl matches none of the 1 known ways to compute it; the code computes something else: "
+        "it is 3 times its definition throughout, which no known number explains."
+    )
+
+
+def test_what_tokens_cannot_reproduce_is_only_called_consistent() -> None:
+    rough = replace(explanation("about squared", TRUE**2, 1.0), approximate=True)
+    (finding,) = judge(replace(comparison(TRUE**2 + 0.01), explanations=(rough, explanation("cubed", TRUE**3)))).findings
+    assert finding.cause.startswith("The logged kl matches none of the 2 known ways to compute it")
+    assert "It is consistent with this, which tokens cannot reproduce: the number is about squared." in finding.cause
+    exact = explanation("squared", TRUE**2 + 0.01)
+    (finding,) = judge(replace(comparison(TRUE**2 + 0.01), explanations=(rough, exact))).findings
+    assert finding.cause.startswith("The logged kl is squared: ")
+    assert "about" not in finding.cause

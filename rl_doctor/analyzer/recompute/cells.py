@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import Floats
 from rl_doctor.analyzer.dialects.recipes import CELL
-from rl_doctor.analyzer.recompute.measures import Varied
+from rl_doctor.analyzer.recompute.measures import Own, Stages, Varied
 from rl_doctor.analyzer.recompute.registry import TOLERANCE
 from rl_doctor.analyzer.recompute.stages import MINIBATCH, Share, keyed_rows
+from rl_doctor.analyzer.states import Keyed, Sums
 from rl_doctor.store.batch import Batch
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+RANK: Final = "rank "
+"""What ``Varied.only`` starts with for one rank alone."""
+_NAMES: Final = ("step", *CELL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,11 +93,7 @@ class Cells:
 
     def kept(self, only: str) -> Flags:
         """Which parts ``only`` stands for, bool ``[k]``."""
-        if only == FIRST_RANK:
-            return np.asarray(self.keys[:, 1] == self.keys[:, 1].min(initial=0), np.bool_)
-        if only.startswith(_RANK):
-            return np.asarray(self.keys[:, 1] == int(only.removeprefix(_RANK)), np.bool_)
-        return KEPT[only](self.keys) if only else np.ones(len(self.keys), np.bool_)
+        return KEPT[only](self.keys) if only in KEPT else np.ones(len(self.keys), np.bool_)
 
     def grouping(self, columns: tuple[str, ...], only: str = "") -> _Grouping:
         """The parts by step and ``columns``."""
@@ -102,40 +104,56 @@ class Cells:
 
     def per_step(self, item: Varied) -> PerStep:
         """The entries of a hypothesis."""
-        stages, kept = item.stages, self.kept(item.stages.only)
-        group = self.grouping(stages.apart, stages.only)
-        value = tolerance = weight = np.zeros(len(group.keys))
-        for share, factor in item.terms:
-            top, size, slack, bottom = group.summed(self.sums[share][:, kept])
-            over = np.maximum(bottom, 1.0) if stages.divided else 1.0
-            value = value + factor * top / over
-            tolerance = tolerance + abs(factor) * (TOLERANCE * size + slack) / over
-            weight = weight if weight.any() else bottom
-        columns = stages.apart
-        keys = group.keys
-        if stages.by_rows:
-            scale = self._row_share(group, kept)
-            value, tolerance = value * scale, tolerance * scale
-        for step in stages.steps:
-            columns = tuple(name for name in columns if name not in step.columns)
+        sums = [self.sums[share] for share in item.shares]
+        if item.only.startswith(RANK):
+            source = self._of_rank(int(item.only.removeprefix(RANK)))
+            sums = [np.where(source < 0, np.nan, part[:, source]) for part in sums]
+        kept = self.kept(item.only)
+        sums = [part[:, kept] for part in sums]
+        if isinstance(item.stages, Own):
+            return self._own(item.stages, sums, item.only)
+        return self._staged(item.stages, sums, item.only)
+
+    def _of_rank(self, rank: int) -> Ints:
+        """For each part the same one of ``rank``, its index or -1, ``[k]``."""
+        place = {tuple(key): at for at, key in enumerate(self.keys.tolist())}
+        return np.array([place.get((step, rank, *rest), -1) for step, _, *rest in self.keys.tolist()], np.int64)
+
+    def _staged(self, stages: Stages, sums: Sequence[Floats], only: str) -> PerStep:
+        group = self.grouping(stages.apart, only)
+        value = tolerance = np.zeros(len(group.keys))
+        for part in sums:
+            top, size, slack, bottom = group.summed(part)
+            over = np.maximum(bottom, 1.0)
+            value, tolerance = value + top / over, tolerance + (TOLERANCE * size + slack) / over
+        columns, keys = stages.apart, group.keys
+        for stage in stages.steps:
+            columns = tuple(name for name in columns if name not in stage.columns)
             inner = _Grouping.of(keys, columns)
-            value, tolerance, weight = _merged(inner, step.how, value, tolerance, weight)
+            value, tolerance = inner.summed(np.stack([value, tolerance])) / (inner.counts if stage.how == "mean" else 1.0)
             keys = inner.keys
         last = _Grouping.of(keys, ())
         total, slack = last.summed(np.stack([value, tolerance]))
-        steps = last.keys[:, 0]
-        scale = self._ranks(steps) if stages.by_ranks else 1.0
-        return PerStep(steps, total * scale, last.counts.astype(np.float64), slack * scale)
+        return PerStep(last.keys[:, 0], total, last.counts.astype(np.float64), slack)
 
-    def _row_share(self, group: _Grouping, kept: Flags) -> Floats:
-        rows = group.summed(self.rows[np.newaxis, kept])[0]
-        whole = _Grouping.of(group.keys, ("rank", *MINIBATCH))
-        share = np.empty(len(rows))
-        share[whole.order] = rows[whole.order] / np.repeat(whole.summed(rows[np.newaxis])[0], whole.counts)
-        return share
-
-    def _ranks(self, steps: Ints) -> Floats:
-        return self.numbers(("rank",), steps)
+    def _own(self, own: Own, sums: Sequence[Floats], only: str) -> PerStep:
+        group = self.grouping(tuple(name for name in own.columns if name in CELL), only)
+        rows = group.summed(self.rows[np.newaxis, self.kept(only)])[0].tolist()
+        parts = np.concatenate([group.summed(part) for part in sums]).T.tolist()
+        places = [_NAMES.index(name) if name in _NAMES else None for name in own.columns]
+        states: dict[int, dict[tuple[int, ...], Sums]] = {}
+        for key, values, number in zip(group.keys.tolist(), parts, rows, strict=True):
+            made: list[Any] = []
+            for at in range(0, len(values), 4):
+                top, size, slack, bottom = values[at : at + 4]
+                made += [_Plain(top, int(bottom)), _Plain(size, 0), _Plain(slack, 0)]
+            made.append(_Plain(0.0, int(number)))
+            place = tuple(0 if at is None else key[at] for at in places)
+            states.setdefault(key[0], {})[place] = Sums(tuple(made))
+        found = [own.entries(Keyed(groups)) for groups in states.values()]
+        number = np.array([float(entries.number) if own.how == "mean" else 1.0 for entries in found])
+        total = np.array([entries.total for entries in found])
+        return PerStep(np.array(list(states), np.int64), total, number, np.array([entries.tolerance for entries in found]))
 
     def numbers(self, columns: tuple[str, ...], steps: Ints) -> Floats:
         """How many combinations of ``columns`` each of ``steps`` ``[n]`` has; NaN where it has no part."""
@@ -148,11 +166,25 @@ class Cells:
         return found
 
 
-def _merged(group: _Grouping, how: str, value: Floats, tolerance: Floats, weight: Floats) -> tuple[Floats, Floats, Floats]:
-    scale = weight if how == "weighted" else np.ones(len(value))
-    top, slack, bottom = group.summed(np.stack([value * scale, tolerance * scale, scale]))
-    over = 1.0 if how == "sum" else np.maximum(bottom, 1e-300)
-    return top / over, slack / over, group.summed(weight[np.newaxis])[0]
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """A rounded sum that stands for a ``Sum``."""
+
+    total: float
+    count: int
+
+    @property
+    def value(self) -> float:
+        """The sum."""
+        return self.total
+
+    @property
+    def mean(self) -> float:
+        """The sum over the count."""
+        return self.total / self.count if self.count else math.nan
+
+    def __add__(self, other: _Plain, /) -> _Plain:
+        return _Plain(self.total + other.total, self.count + other.count)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,22 +222,16 @@ class _Grouping:
         return np.asarray(np.add.reduceat(values[:, self.order], self.starts, axis=1))
 
 
-FIRST_RANK: Final = "first rank"
-_RANK: Final = "rank "
-
-
-def ranks_of(cells: Cells, most: int) -> Iterator[str]:
-    """Names for ``Stages.only`` of each rank alone: of all, or of the first and the last where there are more than ``most``."""
+def ranks_of(cells: Cells, most: int) -> Iterator[int]:
+    """The ranks, where there are several: all, or the first and the last where there are more than ``most``."""
     ranks = np.unique(cells.keys[:, 1])
     if len(ranks) > 1:
-        for rank in ranks.tolist() if len(ranks) <= most else ranks[[0, -1]].tolist():
-            yield f"{_RANK}{rank}"
+        yield from ranks.tolist() if len(ranks) <= most else ranks[[0, -1]].tolist()
 
 
 def _end(columns: tuple[str, ...], within: tuple[str, ...], *, last: bool) -> Callable[[Ints], Flags]:
     """Parts at the first or last of ``columns`` among those that share ``within``."""
-    names = ("step", *CELL)
-    inner, outer = [names.index(name) for name in columns], [0, *(names.index(name) for name in within)]
+    inner, outer = [_NAMES.index(name) for name in columns], [0, *(_NAMES.index(name) for name in within)]
 
     def kept(keys: Ints) -> Flags:
         order = np.lexsort([*(keys[:, at] for at in reversed(inner)), *(keys[:, at] for at in reversed(outer))])

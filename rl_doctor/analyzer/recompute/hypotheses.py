@@ -13,7 +13,7 @@ import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, derived, per_sequence_counts, per_sequence_sums, selection
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, Entries, Hypothesis
-from rl_doctor.analyzer.recompute.stages import Share, Shares, Terms, rounded_sum, sums_by
+from rl_doctor.analyzer.recompute.stages import Share, Shares, Terms, sums_by
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.analyzer.states import Keyed
 from rl_doctor.store.batch import Batch
@@ -38,7 +38,7 @@ def parted(
     by: tuple[str, ...], staged: Staged, needs: tuple[str, ...], parts: Iterable[Part],
     optional: tuple[str, ...] = ("grad_accumulation",),
 ) -> tuple[Hypothesis, ...]:  # fmt: skip
-    """A hypothesis for each part; those that need the same columns share one reduction.
+    """A hypothesis for each part.
 
     Args:
         by: columns that tell the micro-batches apart.
@@ -47,16 +47,12 @@ def parted(
         parts: other averages of the key.
         optional: as those of the key.
     """
-    parts = tuple(parts)
-    shared: dict[tuple[str, ...], list[Part]] = {}
-    for part in parts:
-        shared.setdefault(part.needs, []).append(part)
-    made = {}
-    for extra, together in shared.items():
-        reduction = sums_by(by, *(part.share for part in together), needs=(*needs, *extra), optional=optional, total=rounded_sum)
-        for at, part in enumerate(together):
-            made[part] = Hypothesis(part.name, part.sentence, reduction, staged(((at, 1.0),)))
-    return tuple(made[part] for part in parts)
+
+    def hypothesis(part: Part) -> Hypothesis:
+        reduction = sums_by(by, part.share, needs=(*needs, *part.needs), optional=optional)
+        return Hypothesis(part.name, part.sentence, reduction, staged(((0, 1.0),)))
+
+    return tuple(map(hypothesis, parts))
 
 
 def other_means(share: Share, *, additive: bool = True) -> tuple[Part, ...]:

@@ -84,31 +84,31 @@ def _padding_counted(share: Share) -> Share:
     return lambda batch: replace(late(batch), weights=share(batch).weights)
 
 
-def other_masks(own: Varied, *, recounts: bool) -> Iterator[Varied]:
+def other_masks(own: Varied) -> Iterator[Varied]:
     """The key under each other mask; where it is divided by a recorded number of tokens, also with that counted anew."""
-    needs = (*own.needs, "response_mask")
+    needs, recounts = (*own.needs, "response_mask"), "batch_num_tokens" in own.optional
 
     def masked(name: str, sentence: str, make: Callable[[Share], Share], more: tuple[str, ...] = ()) -> Varied:
-        terms = tuple((make(share), factor) for share, factor in own.terms)
-        return replace(own, name=name, sentence=sentence, terms=terms, needs=(*needs, *more))
+        shares = tuple(make(share) for share in own.shares)
+        return replace(own, name=name, sentence=sentence, shares=shares, needs=(*needs, *more))
 
     for name, (sentence, _, more) in _MASKS.items():
         yield masked(name, sentence, partial(remasked, name=name, recounted=False), more)
         if recounts:
             told = f"{sentence}, divided by the number of those"
-            yield masked(f"{name}, recounted", told, partial(remasked, name=name, recounted=True), more)
+            yield masked(f"{name} (recounted)", told, partial(remasked, name=name, recounted=True), more)
     sentence = f"{_MASKS[_LATE][0]}, where padding counts as 0"
-    yield masked(f"{_LATE}, padding counted", sentence, _padding_counted)
-    if len(own.terms) == 1:
+    yield masked(f"{_LATE} (padding counted)", sentence, _padding_counted)
+    if len(own.shares) == 1:
         yield from _with_more(own)
 
 
 def _with_more(own: Varied) -> Iterator[Varied]:
     """The mean with other denominators: what lies beyond the mask counts as 0."""
-    share = own.terms[0][0]
+    share = own.shares[0]
     for name, sentence, count, needs in _COUNTS:
         yield replace(
-            own, name=name, sentence=sentence, terms=((_counted(share, count), 1.0),), needs=(*own.needs, *needs),
+            own, name=name, sentence=sentence, shares=(_counted(share, count),), needs=(*own.needs, *needs),
         )  # fmt: skip
 
 
@@ -162,11 +162,15 @@ _COUNTS: Final = (
 
 
 def other_rows(own: Varied) -> Iterator[Varied]:
-    """The same sums per sequence, averaged over sequences."""
-    share = own.terms[0][0]
+    """The same sums per sequence, averaged over sequences; of a key that is one mean."""
+    if len(own.shares) != 1:
+        return
+    share = own.shares[0]
 
     def by_sequence(batch: Batch, *, over: Callable[[Batch, Shares], NDArray[np.float64]], empty: bool) -> Shares:
         found = share(batch)
+        if not np.array_equal(found.weights, per_sequence_counts(batch)):
+            found = replace(found, numerators=np.full(batch.n_sequences, np.nan))  # no mean over tokens
         scale = over(batch, found)
         rows = real_rows(batch) if empty else real_rows(batch) & (found.weights > 0)
         slack = None if found.slack is None else found.slack * scale
@@ -175,7 +179,7 @@ def other_rows(own: Varied) -> Iterator[Varied]:
     def part(name: str, sentence: str, over: Callable[[Batch, Shares], NDArray[np.float64]], *, empty: bool = True,
              needs: tuple[str, ...] = ()) -> Varied:  # fmt: skip
         made: Share = lambda batch: by_sequence(batch, over=over, empty=empty)  # noqa: E731
-        return replace(own, name=name, sentence=sentence, terms=((made, 1.0),), needs=(*own.needs, *needs))
+        return replace(own, name=name, sentence=sentence, shares=(made,), needs=(*own.needs, *needs))
 
     mean = "is the mean of the sequences' own means, not a mean over tokens"
     yield part("mean of the sequences' means", mean, lambda _, found: 1.0 / np.maximum(found.weights, 1))

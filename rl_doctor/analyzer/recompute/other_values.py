@@ -123,7 +123,7 @@ def clamps(x: Differences, own: str, bound: float | None) -> Iterator[Value]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clip:
-    """What a clipped loss is a function of: log-ratio and advantage at the selected tokens; bounds of the ratio; the dual clip."""
+    """What a clipped loss follows from: log-ratio and advantage at the selected tokens, bounds of the ratio, the dual clip."""
 
     x: Differences
     low: float
@@ -139,7 +139,7 @@ def clipped_shares(clip: Clip, *own: str) -> Iterator[Value]:
             yield Value(name, sentence, partial(_flagged, clip=clip, flags=flags))
 
 
-def _flagged(batch: Batch, clip: Clip, flags: Callable[[Clip, Floats, Floats], Floats]) -> tuple[Floats, Floats]:
+def _flagged(batch: Batch, clip: Clip, flags: Flagged) -> tuple[Floats, Floats]:
     with np.errstate(over="ignore"):
         ratio = np.exp(clip.x(batch))
     advantage = clip.advantage(batch)
@@ -148,46 +148,58 @@ def _flagged(batch: Batch, clip: Clip, flags: Callable[[Clip, Floats, Floats], F
     return value, value + near / TOLERANCE
 
 
-_FLAGS: Final[dict[str, tuple[str, Callable[[Clip, Floats, Floats], Floats]]]] = {
-    "both sides": ("counts where the clip range binds on either side", lambda c, r, a: _below(c, r, a) + _above(c, r, a)),
-    "lower side": ("counts the lower side of the clip range alone", lambda c, r, a: _below(c, r, a)),
-    "upper side": ("counts the upper side of the clip range alone", lambda c, r, a: _above(c, r, a)),
-    "whatever the advantage": (
-        "counts ratios outside the clip range whatever the sign of the advantage", lambda c, r, a: (r < c.low) * 1.0 + (r > c.high),
-    ),
-    "below, whatever the advantage": (
-        "counts ratios below the clip range whatever the sign of the advantage", lambda c, r, a: (r < c.low) * 1.0,
-    ),
-    "above, whatever the advantage": (
-        "counts ratios above the clip range whatever the sign of the advantage", lambda c, r, a: (r > c.high) * 1.0,
-    ),
-    "opposite advantage": (
-        "counts where the clip range would bind with the opposite advantage",
-        lambda c, r, a: _below(c, r, -a) + _above(c, r, -a),
-    ),
-    "dual clip included": (
-        "counts what the dual clip binds as well",
-        lambda c, r, a: _below(c, r, a) + _above(c, r, a) + ((a < 0) & (r > (c.dual or np.inf))),
-    ),
-    "dual clip alone": ("counts what the dual clip binds", lambda c, r, a: ((a < 0) & (r > (c.dual or np.inf))) * 1.0),
-    "outside the dual clip": (
-        "counts ratios above the dual clip whatever the sign of the advantage", lambda c, r, a: (r > (c.dual or np.inf)) * 1.0,
-    ),
-}  # fmt: skip
+Flagged = Callable[[Clip, Floats, Floats], Floats]
+"""(clip, ratio, advantage) -> how often each token counts, each ``[n_selected]``."""
+
+
+def _low(clip: Clip, ratio: Floats, _: Floats) -> Floats:
+    return np.asarray(ratio < clip.low, np.float64)
+
+
+def _high(clip: Clip, ratio: Floats, _: Floats) -> Floats:
+    return np.asarray(ratio > clip.high, np.float64)
+
+
+def _capped(clip: Clip, ratio: Floats, _: Floats) -> Floats:
+    return np.asarray(ratio > (np.inf if clip.dual is None else clip.dual), np.float64)
 
 
 def _below(clip: Clip, ratio: Floats, advantage: Floats) -> Floats:
-    return ((ratio < clip.low) & (advantage < 0)) * 1.0
+    return _low(clip, ratio, advantage) * (advantage < 0)
 
 
 def _above(clip: Clip, ratio: Floats, advantage: Floats) -> Floats:
-    return ((ratio > clip.high) & (advantage > 0)) * 1.0
+    return _high(clip, ratio, advantage) * (advantage > 0)
+
+
+def _dual_binds(clip: Clip, ratio: Floats, advantage: Floats) -> Floats:
+    return _capped(clip, ratio, advantage) * (advantage < 0)
+
+
+_FLAGS: Final[dict[str, tuple[str, Flagged]]] = {
+    "both sides": ("counts where the clip range binds on either side", lambda c, r, a: _below(c, r, a) + _above(c, r, a)),
+    "lower side": ("counts the lower side of the clip range alone", _below),
+    "upper side": ("counts the upper side of the clip range alone", _above),
+    "whatever the advantage": (
+        "counts ratios outside the clip range whatever the sign of the advantage", lambda c, r, a: _low(c, r, a) + _high(c, r, a),
+    ),
+    "below whatever the advantage": ("counts ratios below the clip range whatever the sign of the advantage", _low),
+    "above whatever the advantage": ("counts ratios above the clip range whatever the sign of the advantage", _high),
+    "opposite advantage": (
+        "counts where the clip range would bind with the opposite advantage", lambda c, r, a: _below(c, r, -a) + _above(c, r, -a),
+    ),
+    "dual clip included": (
+        "counts what the dual clip binds as well", lambda c, r, a: _below(c, r, a) + _above(c, r, a) + _dual_binds(c, r, a),
+    ),
+    "dual clip alone": ("counts what the dual clip binds", _dual_binds),
+    "outside the dual clip": ("counts ratios above the dual clip whatever the sign of the advantage", _capped),
+}  # fmt: skip
 
 
 def losses(clip: Clip, *own: str) -> Iterator[Value]:
     """Other policy losses of the same ratio and advantage than those named ``own``."""
 
-    def function(batch: Batch, of: Callable[[Clip, Floats, Floats], Floats]) -> tuple[Floats, Floats]:
+    def function(batch: Batch, of: Flagged) -> tuple[Floats, Floats]:
         x, advantage = clip.x(batch), clip.advantage(batch)
         with np.errstate(over="ignore"):
             value = of(clip, np.exp(x), advantage)
@@ -214,28 +226,26 @@ def _dual(clip: Clip, value: Floats, advantage: Floats) -> Floats:
         return np.where(advantage < 0, np.minimum(value, -advantage * cap), value)
 
 
-_LOSSES: Final[dict[str, tuple[str, Callable[[Clip, Floats, Floats], Floats]]]] = {
+def _plain(_: Clip, ratio: Floats, advantage: Floats) -> Floats:
+    return -advantage * ratio
+
+
+def _clamped(clip: Clip, ratio: Floats, advantage: Floats) -> Floats:
+    return -advantage * np.clip(ratio, clip.low, clip.high)
+
+
+_LOSSES: Final[dict[str, tuple[str, Flagged]]] = {
     "without the dual clip": ("is the clipped loss without the dual clip", _inner),
-    "dual clip alone": (
-        "has the dual clip, but not the inner clip range", lambda c, r, a: _dual(c, -a * r, a),
-    ),
-    "without any clip": ("is the loss without the clip range", lambda c, r, a: -a * r),
-    "always clipped": (
-        "clamps the ratio always, instead of taking the larger loss", lambda c, r, a: -a * np.clip(r, c.low, c.high),
-    ),
+    "dual clip alone": ("has the dual clip, but not the inner clip range", lambda c, r, a: _dual(c, -a * r, a)),
+    "without any clip": ("is the loss without the clip range", _plain),
+    "always clipped": ("clamps the ratio always, instead of taking the larger loss", _clamped),
     "smaller of the two": (
-        "takes the smaller of the plain and the clipped loss", lambda c, r, a: np.minimum(-a * r, -a * np.clip(r, c.low, c.high)),
+        "takes the smaller of the plain and the clipped loss", lambda c, r, a: np.minimum(_plain(c, r, a), _clamped(c, r, a)),
     ),
-    "ratio left out": ("is minus the mean advantage: the ratio is left out", lambda c, r, a: -a + 0.0 * r),
-    "inverse ratio": (
-        "uses the inverse ratio", lambda c, r, a: _dual(c, _inner(c, 1.0 / np.maximum(r, 1e-30), a), a),
-    ),
-    "upper bound alone": (
-        "clips at the upper bound alone", lambda c, r, a: np.maximum(-a * r, -a * np.minimum(r, c.high)),
-    ),
-    "lower bound alone": (
-        "clips at the lower bound alone", lambda c, r, a: np.maximum(-a * r, -a * np.maximum(r, c.low)),
-    ),
+    "ratio left out": ("is minus the mean advantage: the ratio is left out", lambda _c, r, a: -a + 0.0 * r),
+    "inverse ratio": ("uses the inverse ratio", lambda c, r, a: _dual(c, _inner(c, 1.0 / np.maximum(r, 1e-30), a), a)),
+    "upper bound alone": ("clips at the upper bound alone", lambda c, r, a: np.maximum(-a * r, -a * np.minimum(r, c.high))),
+    "lower bound alone": ("clips at the lower bound alone", lambda c, r, a: np.maximum(-a * r, -a * np.maximum(r, c.low))),
 }  # fmt: skip
 
 
@@ -264,5 +274,3 @@ def entropies(own: str) -> Iterator[Value]:
             f"minus {name}", f"is the mean of minus {name}, an estimate of the entropy from the sampled tokens",
             partial(function, name=name), (name,),
         )  # fmt: skip
-
-

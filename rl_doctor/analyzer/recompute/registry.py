@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from rl_doctor.analyzer.dialects.recognise import find_trainer
 from rl_doctor.analyzer.dialects.registry import bounds_of
 from rl_doctor.analyzer.registry import Metric, Reduction
 from rl_doctor.discovery import import_modules
 from rl_doctor.schema import RunInfo
-
-if TYPE_CHECKING:
-    from rl_doctor.analyzer.recompute.measures import Measure
 
 EPSILON32: Final = 2.0**-23
 """Spacing of float32 at 1."""
@@ -87,7 +84,6 @@ class Logged:
         window: how the entries since the last log become one number: "mean" over entries, "per_step" their sum over the
             number of steps, "step" the mean over entries of the logged step alone.
         hypotheses: makes known ways to get it wrong, the most specific first; asked only where the logged number is another.
-        measure: makes what goes into the key, so that each ingredient can be exchanged; asked as the hypotheses are.
     """
 
     name: str
@@ -97,7 +93,6 @@ class Logged:
     entries: Callable[[Any], Entries]
     window: Window = "mean"
     hypotheses: Callable[[], tuple[Hypothesis, ...]] = tuple
-    measure: Callable[[], Measure] | None = None
 
 
 Keys = Callable[[RunInfo, Collection[str], Collection[str]], tuple[Logged, ...]]

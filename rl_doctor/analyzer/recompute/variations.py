@@ -6,101 +6,75 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from rl_doctor.analyzer.recompute.other_masks import other_masks, other_rows
 from rl_doctor.analyzer.dialects.recipes import CELL
-from rl_doctor.analyzer.recompute.hypotheses import Part
-from rl_doctor.analyzer.recompute.measures import Measure, Stages, Step, Varied
-from rl_doctor.analyzer.recompute.stages import MICROBATCH, MINIBATCH
+from rl_doctor.analyzer.recompute.measures import Own, Stage, Stages, Varied
+from rl_doctor.analyzer.recompute.other_masks import other_masks, other_rows
+from rl_doctor.analyzer.recompute.registry import Logged
+from rl_doctor.analyzer.recompute.stages import MICROBATCH, MINIBATCH, Summed
 
 
-def definition(measure: Measure) -> Varied:
-    """The key with nothing exchanged."""
-    return Varied("", "", measure.terms, measure.stages, measure.needs, measure.optional)
+def definition(item: Logged) -> Varied | None:
+    """The key with nothing exchanged; None for one that is no sum over the sequences of parts of a step."""
+    reads = item.reduction
+    if not isinstance(reads, Summed):
+        return None
+    return Varied("", "", reads.shares, Own(reads.columns, item.entries), reads.needs, reads.optional)
 
 
-def variations(measure: Measure) -> tuple[Varied, ...]:
-    """Every variation of a key, the most specific first: other values, other tokens, other rows, other stages."""
-    own = definition(measure)
-    found: list[Varied] = []
-    for other in measure.others():
-        terms = ((other.share, 1.0),) if isinstance(other, Part) else other.terms
-        found.append(replace(own, name=other.name, sentence=other.sentence, terms=terms, needs=(*own.needs, *other.needs)))
-    found += _signs(own)
-    if measure.additive:
-        found += other_masks(own, recounts=measure.recounts)
-    if len(measure.terms) == 1 and measure.stages.divided:
-        found += other_rows(own)
-    found += _other_stages(own, measure)
-    return tuple(found)
+def variations(item: Logged) -> tuple[Varied, ...]:
+    """Every variation of a key, the most specific first: other tokens, other rows, other stages."""
+    own = definition(item)
+    if own is None:
+        return ()
+    return (*other_masks(own), *other_rows(own), *_other_stages(own))
 
 
-def _signs(own: Varied) -> Iterator[Varied]:
-    if len(own.terms) > 1:
-        opposite = tuple((share, -factor) for share, factor in own.terms)
-        yield replace(own, name="opposite sign", sentence="has the opposite sign", terms=opposite)
-
-
-def _other_stages(own: Varied, measure: Measure) -> Iterator[Varied]:
+def _other_stages(own: Varied) -> Iterator[Varied]:
     """The same sums in other stages, and taken from a part of the step alone."""
-    seen = {own.stages}
-    for name, sentence, stages in _stages(measure):
-        if stages not in seen:
-            seen.add(stages)
-            yield replace(own, name=name, sentence=sentence, stages=stages)
+    for name, sentence, stages in _STAGES:
+        yield replace(own, name=name, sentence=sentence, stages=stages)
+    if isinstance(own.stages, Own):
+        summed = replace(own.stages, how="sum")
+        sentence = "is added up over the parts of the step, not averaged"
+        yield replace(own, name="sum over the step", sentence=sentence, stages=summed)
     for only, sentence in _ONLY.items():
-        yield replace(own, name=f"{only} only", sentence=sentence, stages=replace(own.stages, only=only))
+        yield replace(own, name=f"{only} only", sentence=sentence, only=only)
 
 
-def _stages(measure: Measure) -> Iterator[tuple[str, str, Stages]]:
-    """Names, sentences and stages of other ways to put the parts of a step together."""
-    own = measure.stages
-    if measure.normalised:  # the sums are divided by a number of the mini-batch: its parts are added up
-        yield from _SUMMED
-        yield "sum over mini-batches", "is added up over the mini-batches, not averaged", _then(own, MINIBATCH, "sum")
-        return
-    yield "tokens weighted over micro-batches", (
-        "weighs every token of the step alike, instead of averaging the means of its parts"
-    ), Stages()
-    yield from _AVERAGED
-    yield "sum over micro-batches", "is added up over the micro-batches, not averaged", Stages(
-        CELL, (Step(("microbatch",), "sum"), Step(("rank",), "mean"))
-    )  # fmt: skip
-    yield "sum over ranks", "is added up over the ranks, not averaged", Stages(
-        CELL, (Step(("microbatch",), "mean"), Step(("rank",), "sum"))
-    )  # fmt: skip
-    yield "sum over mini-batches", "is added up over the mini-batches, not averaged", _then(own, MINIBATCH, "sum")
-    yield "sum over the step", "is added up over all micro-batches of the step, not averaged", _then(own, CELL, "sum")
-
-
-def _then(own: Stages, columns: tuple[str, ...], how: str) -> Stages:
-    return replace(own, steps=(*own.steps, Step(columns, how)))
-
-
-_AVERAGED: Final = (
-    ("mean over micro-batches of each rank", "is the plain mean over the micro-batches of every rank", Stages(CELL)),
+_STAGES: Final = (
     (
-        "mean over micro-batches", "is the plain mean over micro-batches, each pooled over the ranks", Stages(MICROBATCH),
+        "tokens weighted over micro-batches", "weighs every token of the step alike, instead of averaging the means of its parts",
+        Stages(),
     ),
+    ("mean over micro-batches of each rank", "is the plain mean over the micro-batches of every rank", Stages(CELL)),
+    ("mean over micro-batches", "is the plain mean over micro-batches, each pooled over the ranks", Stages(MICROBATCH)),
     (
         "mean over mini-batches", "is the plain mean over mini-batches, each pooled over its micro-batches and ranks",
         Stages(MINIBATCH),
     ),
     ("mean over ranks", "is the plain mean over ranks, each pooled over its tokens of the step", Stages(("rank",))),
     (
-        "mean over micro-batches, then mini-batches",
+        "mean over micro-batches of mini-batches",
         "is the mean over micro-batches and ranks within each mini-batch, and of these over the mini-batches",
-        Stages(CELL, (Step(("rank", "microbatch"), "mean"),)),
+        Stages(CELL, (Stage(("rank", "microbatch"), "mean"),)),
     ),
-    ("mean over epochs", "is the plain mean over epochs, each pooled", Stages(("epoch",))),
-)  # fmt: skip
-_SUMMED: Final = (
-    ("mean over micro-batches", "is averaged over micro-batches, whose parts add up", Stages(CELL, (Step(("rank",), "sum"),))),
+    ("mean over epochs", "is the plain mean over epochs, each pooled", Stages(("rollout_step", "epoch"))),
     (
-        "mean over ranks", "is averaged over the ranks, whose parts add up",
-        Stages(CELL, (Step(("microbatch",), "sum"), Step(("rank",), "mean"))),
+        "sum over micro-batches", "is added up over the micro-batches, not averaged",
+        Stages(CELL, (Stage(("microbatch",), "sum"), Stage(("rank",), "mean"))),
     ),
     (
-        "mean over micro-batches of each rank", "is averaged over micro-batches and ranks, whose parts add up", Stages(CELL),
+        "sum over ranks", "is added up over the ranks, not averaged",
+        Stages(CELL, (Stage(("microbatch",), "mean"), Stage(("rank",), "sum"))),
+    ),
+    (
+        "sum over mini-batches", "is added up over the mini-batches, not averaged",
+        Stages(CELL, (Stage(("rank", "microbatch"), "mean"), Stage(MINIBATCH, "sum"))),
+    ),
+    ("sum over micro-batches and ranks", "is added up over all micro-batches of the step", Stages(CELL, (Stage(CELL, "sum"),))),
+    (
+        "sum over micro-batches of each rank", "is added up over the micro-batches of the step, averaged over the ranks",
+        Stages(CELL, (Stage(MICROBATCH, "sum"), Stage(("rank",), "mean"))),
     ),
 )  # fmt: skip
 _ONLY: Final = {

@@ -13,8 +13,8 @@ import pytest
 
 from rl_doctor import check, open_run
 from rl_doctor.analyzer import reconcile
-from rl_doctor.analyzer.engine import analyze
 from rl_doctor.analyzer.comparison import Comparison
+from rl_doctor.analyzer.engine import analyze
 from rl_doctor.analyzer.sessions import Sessions
 from rl_doctor.report.model import Finding
 from rl_doctor.rules.registry import rules
@@ -137,10 +137,7 @@ def test_a_wrong_number_of_an_earlier_session_is_found_and_explained(tmp_path: P
     run = trl(tmp_path / "run", log, rows)
     (found,) = mismatches(run)
     assert "loss" in found.message
-    (item,) = (item for item in compared(run).values() if item.name == "loss")
-    (factor,) = (one for one in item.explanations if one.name == "times ranks")
-    np.testing.assert_allclose(factor.values, item.logged, rtol=1e-6)
-    assert factor.sentence == "is multiplied by the number of ranks, 1 or 2 or 3"
+    assert "is multiplied by the number of ranks, 1 or 2 or 3" in str(found.cause)
 
 
 def test_one_wrong_session_is_enough(tmp_path: Path) -> None:
