@@ -17,7 +17,7 @@ first that is known counts. ``word.<word>`` stands for what is in that place of 
 Row = Literal["tokens", "mean", "sum"]
 How = Literal["mean", "sum", "max", "min", "first", "last"]
 Statistic = Literal["mean", "sum", "max", "min", "median", "std"]
-Joined = Literal["sum", "quotient", "deviation"]
+Joined = Literal["sum", "quotient", "deviation", "explained"]
 Proof = Literal["exact", "derived"]
 
 UNDIVIDED: Final = "1"
@@ -85,7 +85,8 @@ class Recipe:
             tokens are pooled (``fold.row`` "mean"), of a "rollout" recipe it only tells how many there are.
         factor: the number is ``factor`` times the statistic.
         beside: further recipes of the same level that go into the number.
-        joined: how: "sum"; "quotient", the first over the second; "deviation", of a mean and a mean square.
+        joined: how: "sum"; "quotient", the first over the second; "deviation", of a mean and a mean square;
+            "explained", the share of variance of R explained by v, of the means of R, v, R^2 and (R - v)^2.
         when: setting (as an ``Argument``) -> the values with which the trainer computes it so; an unknown one is none of them.
         unit: of the number.
     """

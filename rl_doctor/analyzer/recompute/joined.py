@@ -53,6 +53,8 @@ def _one(pairs: Sequence[tuple[float, float]], how: Joined) -> Entries:
     values, slack = zip(*pairs, strict=True)
     if how == "sum":
         return entry(math.fsum(values), math.fsum(slack))
+    if how == "explained":
+        return _explained(values, slack)
     (first, wide), (second, more) = pairs
     if how == "quotient":
         if second == 0.0:
@@ -61,3 +63,13 @@ def _one(pairs: Sequence[tuple[float, float]], how: Joined) -> Entries:
     value = math.sqrt(max(second - first * first, 0.0))
     lost = more + 2 * abs(first) * wide + EPSILON32 * second
     return entry(value, TOLERANCE * value + min(lost / value if value else math.inf, math.sqrt(lost)))
+
+
+def _explained(values: Sequence[float], slack: Sequence[float]) -> Entries:
+    """1 - Var(R - v) / Var(R) from the means of R, v, R^2 and (R - v)^2, the variance of R at least 1e-8."""
+    returns, value, square, residual = values
+    spread = max(square - returns * returns, 1e-8)
+    left = residual - (returns - value) ** 2
+    lost = slack[3] + 2 * abs(returns - value) * (slack[0] + slack[1])
+    lost_spread = slack[2] + 2 * abs(returns) * slack[0] + EPSILON32 * square
+    return entry(1.0 - left / spread, (lost + abs(left / spread) * lost_spread) / spread + TOLERANCE)

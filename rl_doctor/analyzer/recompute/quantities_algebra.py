@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rl_doctor.analyzer.derive import per_sequence_counts
-from rl_doctor.analyzer.recompute.quantities import Arguments, Values, evaluated, inner, number, quantity
+from rl_doctor.analyzer.recompute.quantities import Arguments, Values, evaluated, inner, number, quantity, word
 from rl_doctor.store.batch import Batch
 
 
@@ -35,3 +35,10 @@ def _scaled(batch: Batch, arguments: Arguments) -> Values:
     found = evaluated(batch, inner(arguments, "value"))
     near = None if found.near is None else abs(factor) * found.near.astype(np.float64)
     return Values(factor * found.values, abs(factor) * found.sizes, near)
+
+
+@quantity("above", lambda a: (word(a, "name"),))
+def _above(batch: Batch, arguments: Arguments) -> Values:
+    """At each token whether a column of its sequence is above ``bound``."""
+    flags = batch.columns[word(arguments, "name")] > (number(arguments, "bound") or 0.0)
+    return Values.plain(np.repeat(flags.astype(np.float64), per_sequence_counts(batch)))

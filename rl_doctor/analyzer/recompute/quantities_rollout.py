@@ -34,6 +34,7 @@ def _stored_sums(batch: Batch, name: str) -> Floats:
 
 
 sequence_value("tokens", optional=_MASKS)(per_sequence_counts)
+sequence_value("loss_tokens", needs=("loss_mask",))(lambda batch: segment_sums(batch.columns["loss_mask"], batch.splits))
 sequence_value("stored_tokens", needs=("stored_length",))(lambda batch: np.diff(batch.splits))
 for _name in _SUMMED:
     sequence_value(f"sum_{_name}", needs=(_name,), optional=_MASKS)(partial(_sums, name=_name, absolute=False))
@@ -66,10 +67,15 @@ def _rows_mean(batch: Batch, arguments: Arguments) -> Values:
     return Values(batch.columns[_per("sum", arguments)] / divisor, batch.columns[_per("size", arguments)] / divisor)
 
 
-@quantity("rows_tokens", lambda _: (_TOKENS,))
-def _rows_tokens(batch: Batch, _: Arguments) -> Values:
-    """The number of tokens that are trained on."""
-    return Values.plain(batch.columns[_TOKENS].astype(np.float64))
+def _counts(arguments: Arguments) -> str:
+    """The column that counts tokens: of ``mask`` response_mask, or of loss_mask."""
+    return f"{PER_SEQUENCE_PREFIX}loss_tokens" if word(arguments, "mask") == "loss_mask" else _TOKENS
+
+
+@quantity("rows_tokens", lambda a: (_counts(a),))
+def _rows_tokens(batch: Batch, arguments: Arguments) -> Values:
+    """The number of tokens that are trained on, or with ``mask`` loss_mask that it covers."""
+    return Values.plain(batch.columns[_counts(arguments)].astype(np.float64))
 
 
 @quantity("rows_length", lambda _: ("prompt_length", "response_length"))
@@ -88,10 +94,10 @@ def _rows_rest(batch: Batch, _: Arguments) -> Values:
     return Values.plain(_length(batch) - batch.columns[_TOKENS])
 
 
-@quantity("rows_other", lambda _: ("response_length", _TOKENS))
-def _rows_other(batch: Batch, _: Arguments) -> Values:
-    """Tokens of the response that are not trained on."""
-    return Values.plain(_number_column(batch, "response_length") - batch.columns[_TOKENS])
+@quantity("rows_other", lambda a: ("response_length", _counts(a)))
+def _rows_other(batch: Batch, arguments: Arguments) -> Values:
+    """Tokens of the response that ``rows_tokens`` does not count."""
+    return Values.plain(_number_column(batch, "response_length") - batch.columns[_counts(arguments)])
 
 
 @quantity("rows_longest", lambda _: ("prompt_length", "response_length"))

@@ -6,7 +6,16 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, segment_extremes, selected, selected_splits
+from rl_doctor.analyzer.derive import (
+    Floats,
+    per_sequence_counts,
+    per_sequence_sums,
+    real_rows,
+    segment_extremes,
+    segment_sums,
+    selected,
+    selected_splits,
+)
 from rl_doctor.analyzer.formulas.importance import dropped_outside, outside_bounds, truncated
 from rl_doctor.analyzer.formulas.kl import k2, k3
 from rl_doctor.analyzer.formulas.segments import spread
@@ -28,12 +37,31 @@ _ENGINE: Final = ("old_logprob", "rollout_logprob")
 
 
 def _engine(arguments: Arguments) -> tuple[str, ...]:
+    """The columns whose difference is the logarithm of the weight; none where that is given as a quantity ``x``."""
+    return () if "x" in arguments else _columns(arguments)
+
+
+def _columns(arguments: Arguments) -> tuple[str, str]:
     return word(arguments, "first", _ENGINE[0]), word(arguments, "second", _ENGINE[1])
 
 
 def _weight(batch: Batch, arguments: Arguments) -> Values:
-    first, second = _engine(arguments)
-    return ratio_of(batch, {"first": first, "second": second})
+    first, second = _columns(arguments)
+    return ratio_of(batch, {**arguments, "first": first, "second": second})
+
+
+def _rows(arguments: Arguments) -> tuple[str, ...]:
+    """Columns of a quantity of whole rows: ``dropped`` names the mask of rows that count only if they are trained on at all."""
+    return (*_engine(arguments), *((word(arguments, "dropped"),) if "dropped" in arguments else ()))
+
+
+def _counted(batch: Batch, arguments: Arguments) -> Flags:
+    """Rows that are no padding, and of which not all tokens of the mask ``dropped`` are left out."""
+    counted = real_rows(batch)
+    if "dropped" in arguments:
+        masked = segment_sums(batch.columns[word(arguments, "dropped")], batch.splits) > 0
+        counted = counted & ~(masked & (per_sequence_counts(batch) == 0))
+    return counted
 
 
 def _bounds(arguments: Arguments) -> tuple[float, float]:
@@ -79,7 +107,7 @@ def _change(batch: Batch, arguments: Arguments) -> Values:
 @quantity("within_sequence", _engine, additive=False)
 def _within_sequence(batch: Batch, arguments: Arguments) -> Values:
     """Whether exp(mean of first - second over the sequence) is within [low, high], at each of its tokens."""
-    first, second = _engine(arguments)
+    first, second = _columns(arguments)
     x = selected(batch, first) - selected(batch, second)
     x = np.where(np.isfinite(x), x, 0.0)
     (low, high), splits = _bounds(arguments), selected_splits(batch)
@@ -89,14 +117,14 @@ def _within_sequence(batch: Batch, arguments: Arguments) -> Values:
     return flagged(spread((ratio >= low) & (ratio <= high), splits), spread(near, splits))
 
 
-@quantity("sequences_outside", _engine, additive=False, rows=True)
+@quantity("sequences_outside", _rows, additive=False, rows=True)
 def _sequences_outside(batch: Batch, arguments: Arguments) -> Values:
     """Whether exp(mean of first - second over the sequence) is outside [low, high]; 1 stands for an empty sequence."""
     found = _within_sequence(batch, arguments)
     splits = selected_splits(batch)
     low, high = _bounds(arguments)
     empty = float(not low <= 1.0 <= high)
-    value, near = np.full(batch.n_sequences, empty), np.zeros(batch.n_sequences)
+    value, near = np.where(_counted(batch, arguments), empty, 0.0), np.zeros(batch.n_sequences)
     filled = np.flatnonzero(np.diff(splits))
     value[filled] = 1.0 - found.values[splits[filled]]
     if found.near is not None:
@@ -104,15 +132,21 @@ def _sequences_outside(batch: Batch, arguments: Arguments) -> Values:
     return Values(value, np.abs(value), near)
 
 
-@quantity("sequence_weight", _engine, additive=False, rows=True)
+@quantity("sequence_weight", _rows, additive=False, rows=True)
 def _sequence_weight(batch: Batch, arguments: Arguments) -> Values:
     """exp(sum of first - second over the sequence), 1 for an empty one; 0 where it is not finite."""
-    first, second = _engine(arguments)
+    first, second = _columns(arguments)
     x = selected(batch, first) - selected(batch, second)
     with np.errstate(over="ignore"):
         value = np.exp(per_sequence_sums(batch, x))
-    value = np.where(np.isfinite(value), value, 0.0)
+    value = np.where(np.isfinite(value) & _counted(batch, arguments), value, 0.0)
     return Values(value, value * (1.0 + 0.2 * per_sequence_sums(batch, np.abs(x))))
+
+
+@quantity("counted", lambda a: (word(a, "dropped"),) if "dropped" in a else (), rows=True)
+def _counted_rows(batch: Batch, arguments: Arguments) -> Values:
+    """1 for a row, 0 where it is padding or all of its tokens of the mask ``dropped`` are left out."""
+    return Values.plain(_counted(batch, arguments).astype(np.float64))
 
 
 class Rejection(NamedTuple):

@@ -141,12 +141,16 @@ def _holds(value: Any, values: Collection[Argument]) -> bool:
 
 
 def setting(name: str, info: RunInfo, words: Mapping[str, str] | None = None) -> Any:
-    """What ``config.<field>``, ``native.<key>`` or ``word.<word>`` is in a run; where unknown a sentinel that equals nothing."""
+    """What ``config.<field>``, ``native.<key>`` or ``word.<word>`` is in a run; where unknown a sentinel that equals nothing.
+
+    That a native one may be None is known only where the trainer's own configuration was recorded.
+    """
     if name.startswith(_WORD):
         return (words or {}).get(name.removeprefix(_WORD), _UNKNOWN)
     maybe = name.endswith(_MAYBE)
     values = (_setting(one, info) for one in name.removesuffix(_MAYBE).split("|"))
     value = next((one for one in values if one is not None), None)
+    maybe = maybe and (info.config.native is not None or _NATIVE not in name)
     return _UNKNOWN if value is None and not maybe else value
 
 
@@ -212,7 +216,7 @@ def _of_mask(batch: Batch, made: Made) -> tuple[Batch, Floats | None]:
     """The batch whose response mask is the recipe's, and per sequence the number of tokens whose condition may flip, or None."""
     mask, where = made.recipe.mask, made.where
     masked = batch
-    if mask != "response_mask":
+    if mask != "response_mask" and (mask == "stored" or mask in batch.columns):
         key = ("masked", mask)
         if key not in batch.scratch:
             columns = {name: values for name, values in batch.columns.items() if name != "response_mask"}

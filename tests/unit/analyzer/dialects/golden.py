@@ -12,6 +12,7 @@ import numpy as np
 
 from rl_doctor import Recorder, Run, open_run
 from rl_doctor.analyzer import reconcile
+from rl_doctor.analyzer.comparison import Comparison
 from rl_doctor.analyzer.dialects.registry import trainers
 from rl_doctor.analyzer.engine import analyze
 from rl_doctor.analyzer.recompute.recipes import keys_of
@@ -85,7 +86,7 @@ def _number(value: float | str) -> float:
     return float(value)
 
 
-def compared(run: Run) -> dict[str, reconcile.Comparison]:
+def compared(run: Run) -> dict[str, Comparison]:
     """What is recomputed of a run, by key."""
     plan = reconcile.plan(run.info, run.columns, run.metrics())
     return {item.name: item for item in reconcile.compare(plan, analyze(run, [], plan.metrics).series)}
@@ -97,7 +98,7 @@ def known(run: Run) -> set[str]:
     return {key.name for key in keys_of(trainers()[run.info.trainer], run.info, run.metrics().names(), run.columns)}
 
 
-def apart(found: Mapping[str, reconcile.Comparison]) -> dict[str, Any]:
+def apart(found: Mapping[str, Comparison]) -> dict[str, Any]:
     """Keys that are farther from what was logged than rounding explains, with what was logged and recomputed."""
     wrong = {}
     for name, item in found.items():
