@@ -224,22 +224,25 @@ def gpg(rewards: Floats, labels: Labels, *, f_norm: float = 1.0) -> Floats:
     return alpha * dr_grpo(rewards, labels) / f_norm
 
 
-def maxrl(rewards: Floats, labels: Labels, *, eps: float = 1e-6) -> Floats:
-    """(r - group mean) / (group mean + eps); r itself in a group of one.
+def maxrl(rewards: Floats, labels: Labels, *, eps: float = 1e-6, singles: Singles = "raw") -> Floats:
+    """(r - group mean) / (group mean + eps); 0 where all rewards of a group are equal.
 
-    Source: SkyRL, ``compute_maxrl_advantage``; prime-rl, max_rl.
+    Source: MaxRL, arXiv:2602.02710; SkyRL, ``compute_maxrl_advantage``; prime-rl, max_rl (eps 0, zero), which has 0 where the
+    mean is below 0 as well.
 
     Args:
         rewards: of the responses, float64 ``[sequences]``.
         labels: the group of each, ``[sequences]``.
         eps: what is added to the mean.
+        singles: what a group of one gets: its reward as it is, or 0.
 
     Returns:
         float64 ``[sequences]``.
     """
     found = group(rewards, labels)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(found.sizes == 1, rewards, found.centred / (found.mean + eps))
+        scaled = np.where(found.centred == 0.0, 0.0, found.centred / (found.mean + eps))
+    return np.where(found.sizes == 1, rewards, scaled) if singles == "raw" else scaled
 
 
 def grpo_pass_k(rewards: Floats, labels: Labels, *, eps: float = 1e-6, scaled: bool = True) -> Floats:

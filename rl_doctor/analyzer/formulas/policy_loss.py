@@ -37,7 +37,7 @@ def surrogate_pieces(ratio: Floats, advantage: Floats, low: float, high: float, 
         Three float64 ``[n]``, of the unit of A.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        clipped = np.minimum(np.maximum(ratio, 1.0 - low), 1.0 + high)
+        clipped = np.clip(ratio, 1.0 - low, 1.0 + high)
         return Surrogate(-advantage * ratio, -advantage * clipped, -advantage * dual)
 
 
@@ -57,9 +57,11 @@ def surrogate_of_ratio(ratio: Floats, advantage: Floats, low: float, high: float
     Returns:
         float64 ``[n]``, of the unit of A.
     """
-    pieces = surrogate_pieces(ratio, advantage, low, high, np.inf if dual is None else dual)
-    loss = np.maximum(pieces.plain, pieces.clipped)
-    return loss if dual is None else np.where(advantage < 0, np.minimum(loss, pieces.ceiling), loss)
+    with np.errstate(over="ignore", invalid="ignore"):
+        loss: Floats = np.maximum(-advantage * ratio, -advantage * np.clip(ratio, 1.0 - low, 1.0 + high))
+        if dual is not None:
+            loss = np.where(advantage < 0, np.minimum(loss, -advantage * dual), loss)
+    return loss
 
 
 def surrogate_loss(log_ratio: Floats, advantage: Floats, low: float, high: float, dual: float | None = None) -> Floats:
@@ -211,7 +213,7 @@ def cispo_loss(ratio: Floats, advantage: Floats, logprob: Floats, low: float, hi
     Returns:
         float64 ``[n]``.
     """
-    return -np.minimum(np.maximum(ratio, 1.0 - low), 1.0 + high) * advantage * logprob
+    return -np.clip(ratio, 1.0 - low, 1.0 + high) * advantage * logprob
 
 
 def cispo_capped_loss(ratio: Floats, advantage: Floats, logprob: Floats, cap: float) -> Floats:

@@ -167,11 +167,13 @@ def gpg(rewards: Numbers, labels: list[int], *, f_norm: float | Number = 1.0) ->
     return [alpha * one / f_norm for one in dr_grpo(rewards, labels)]
 
 
-def maxrl(rewards: Numbers, labels: list[int], *, eps: float | Number = 1e-6) -> Numbers:
+def maxrl(rewards: Numbers, labels: list[int], *, eps: float | Number = 1e-6, singles: str = "raw") -> Numbers:
     found = []
     for i, r in enumerate(rewards):
         values = [rewards[j] for j in members(rewards, labels, i)]
-        found.append(r if len(values) == 1 else centred_of(r, values) / (average(values) + eps))
+        centred = centred_of(r, values)
+        scaled = Number(0) if centred == 0 else centred / (average(values) + eps)
+        found.append(r if len(values) == 1 and singles == "raw" else scaled)
     return found
 
 

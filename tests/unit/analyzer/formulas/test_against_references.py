@@ -127,7 +127,10 @@ CASES: dict[str, tuple[Case, ...]] = {
     "leave_one_out": (lambda s: (s.rewards, s.labels), lambda s: (some_unknown(s), s.labels, {"eps": 1e-3})),
     "opo": (lambda s: (s.rewards, s.counts + 1, s.labels),),
     "gpg": (lambda s: (s.rewards, s.labels), lambda s: (s.rewards * 0.0, s.labels, {"f_norm": 2.0})),
-    "maxrl": (lambda s: (np.abs(s.rewards), s.labels),),
+    "maxrl": (
+        lambda s: (np.abs(s.rewards), s.labels),
+        lambda s: (np.abs(s.rewards), s.labels, {"eps": 0.0, "singles": "zero"}),
+    ),
     "grpo_pass_k": (lambda s: (s.rewards, s.labels), lambda s: (some_unknown(s), s.labels, {"scaled": False})),
     "standardised": (lambda s: (s.rewards,), lambda s: (some_unknown(s), {"ddof": 0, "eps": 0.1})),
     "decoupled": (
