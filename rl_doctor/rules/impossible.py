@@ -11,15 +11,16 @@ import numpy as np
 
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
-from rl_doctor.rules.reading import KL_REFERENCE, TRUNCATION
+from rl_doctor.rules.contradictions import CLIPPED, READ, by_sequence, contradictions
+from rl_doctor.rules.reading import KL_REFERENCE, TRUNCATION, first_of
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.spans import Breach, among
 from rl_doctor.rules.trend import Floats
 from rl_doctor.rules.view import View
 
-_CLIP: Final = "policy.clip_frac"
 _SHARES: Final = (
-    _CLIP, "policy.clip_frac_low", "policy.clip_frac_high", "policy.clip_frac_dual", "value.clip_frac", "group.zero_std_frac",
+    *CLIPPED, "policy.clip_frac_low", "policy.clip_frac_high", "policy.clip_frac_dual", "policy.outside_frac_low",
+    "policy.outside_frac_high", "value.clip_frac", "group.zero_std_frac",
     "group.all_max_frac", "group.all_min_frac", "length.aborted_frac", "pref.accuracy", *TRUNCATION,
 )  # fmt: skip
 _DIVERGENCES: Final = ("policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", "ref.kl_k3", "ref.kl_k2", "ref.kl_abs")
@@ -34,15 +35,15 @@ _NEGATIVE: Final = (
 )
 _ROWS: Final = "data.negative_length_frac"
 """Measured where rows were recorded, whose lengths rule impossible-length judges."""
-_ORDERED: Final = ("reward", "reward.score", "adv", "return", "length")
+_ORDERED: Final = (
+    ("reward.min", "reward.mean", "reward.max"), ("reward.score_min", "reward.score_mean", "reward.score_max"),
+    ("adv.min", "adv.mean", "adv.max"), ("return.min", "return.mean", "return.max"),
+    ("length.min", "length.mean", "length.max"), ("policy.ratio_min", "policy.ratio_mean", "policy.ratio_max"),
+    ("stale.min", "stale.mean", "stale.max"), ("", "mismatch.abs", "mismatch.abs_max"),
+    ("", "mismatch.prob_abs", "mismatch.prob_max"),
+)  # fmt: skip
+"""Names of the smallest, mean and largest value of a quantity; "" where there is none."""
 _SIGNED: Final = ("policy.kl_old_k1", "policy.kl_old", *KL_REFERENCE)
-
-
-def _ends(stem: str) -> tuple[str, str, str]:
-    """Names of the smallest, mean and largest value of a quantity."""
-    if stem == "reward.score":
-        return "reward.score_min", "reward.score_mean", "reward.score_max"
-    return f"{stem}.min", f"{stem}.mean", f"{stem}.max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,12 @@ class _Bounds:
     severity="error",
     optional=(
         "policy.entropy", _SUMMED, "value.explained_var", _ROWS, *_SHARES, *_DIVERGENCES, *_SIZES, *_SIGNED,
-        *(name for stem in _ORDERED for name in _ends(stem)),
+        *(name for names in _ORDERED for name in names if name), *READ,
     ),
     limits={
         "rounding": 1e-6, "kl": 1e-5, "clearly": 1e-3, "vocabulary": 1e6, "per_cent": 0.2, "clipped": 0.1, "half": 0.5,
         "clip_range": 0.01, "slack": 0.25, "nothing": 1e-6, "rows": 5, "nearly_all": 0.8, "throughout": 12,
+        "contradicting": 3, "off": 0.01,
     },
     cause="The number is not what its name says, has lost its sign or unit on the way into the log, or is computed wrongly.",
     advice=(
@@ -85,8 +87,10 @@ class _Bounds:
         "Shares in per cent: info.",
         "An entropy that is negative by rounding alone.",
         "One ratio per sequence, whose clip range is far narrower.",
+        "Numbers of the same rows that are averaged in other stages: only what these cannot explain is told.",
     ),
-    source="Definitions; a public run log with a clip share of 1 and a KL of 1e-9 in the same rows",
+    source="Definitions; Jensen's inequality; Bhatia and Davis, A better bound on the variance, 2000; a public run log with a "
+    "clip share of 1 and a KL of 1e-9 in the same rows",
 )  # fmt: skip
 def impossible_values(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     """A logged number lies outside what it can be, or contradicts another one of the same row.
@@ -109,13 +113,28 @@ def impossible_values(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     only if they are below `nothing` while `half` of the tokens are clipped, at `rows` rows or more that are `nearly_all` of
     such rows.
 
+    Contradictions between numbers of the same rows, at `contradicting` rows or more, of a kind that averaging in other stages
+    does not make:
+
+    - a mean k2, k3, |x| or exp(x) of a log-ratio x below that of the mean of x, by more than `slack` of it (Jensen), to the old
+      policy or to the sampler;
+    - clipped below and clipped above that do not add up to all that is clipped; clipped tokens although the smallest and the
+      largest ratio are inside the range;
+    - a clamped ratio outside its clamp, a truncated importance weight above what it is truncated at;
+    - an advantage over the group's standard deviation beyond (G - 1) / sqrt(G) for groups of G and ddof 1, sqrt(G - 1) for ddof
+      0 or where it is not known; where the configuration says that it is normalised so, and no deviation leaves one out;
+    - a standard deviation above sqrt(2 (largest - mean) (mean - smallest)): a warning;
+    - shares of groups all right and all wrong above 1 together; a preference margin other than chosen - rejected;
+    - a total loss that is, by more than `half` of the terms, not policy loss - entropy_coef * entropy + kl_coef * KL, for
+      trainers that define it so; a reward that is, by more than `off`, not the sum of its components with the weights that are
+      configured for all of them: a warning. Both at `half` of the rows, as the first.
+
     A share that is above 1 at `per_cent` of the rows, and never above 100, is in per cent, which is info; one whose largest
     value is less than five times its median may be, which is a warning.
     """
-    names = [
-        name for name in (*_SHARES, *_DIVERGENCES, *_SIZES, "policy.entropy", _SUMMED, "value.explained_var") if view.get(name)
-    ]
-    if not names:
+    contradicting = list(contradictions(view, limits))
+    names = (*_SHARES, *_DIVERGENCES, *_SIZES, "policy.entropy", _SUMMED, "value.explained_var")
+    if not contradicting and not any(view.get(name) for name in names):
         yield Skip("data", "no number with a known range was measured")
         return
     for name in _SHARES:
@@ -128,10 +147,11 @@ def impossible_values(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         yield from _divergence(view.get(name), limits)
     yield from _entropy(view, limits)
     yield from _above(view.get("value.explained_var"), 1.0, limits)
-    for stem in _ORDERED:
-        yield from _order(view, stem, limits)
+    for ends in _ORDERED:
+        yield from _order(view, ends, limits)
     yield from _spread(view, limits)
     yield from _clip_without_kl(view, limits)
+    yield from contradicting
 
 
 def grain(values: Floats) -> float:
@@ -226,9 +246,9 @@ def _joined(one: Series, other: Series) -> tuple[Series, Floats] | None:
     return kept, other.values[there]
 
 
-def _order(view: View, stem: str, limits: Limits) -> Iterator[Hit]:
-    low, middle, high = _ends(stem)
-    mean, smallest, largest = view.get(middle), view.get(low), view.get(high)
+def _order(view: View, ends: tuple[str, str, str], limits: Limits) -> Iterator[Hit]:
+    low, middle, high = ends
+    mean, smallest, largest = (view.get(name) if name else None for name in (middle, low, high))
     pairs: tuple[tuple[Series | None, Series | None, str, str], ...] = (
         (mean, smallest, "below the smallest value", low), (mean, largest, "above the largest value", high),
     ) if mean is not None else ((smallest, largest, "above the largest value", high),)  # fmt: skip
@@ -264,7 +284,7 @@ def _spread(view: View, limits: Limits) -> Iterator[Hit]:
         yield _hit(found, "is 0 although rewards differ,", 0.0, "warning", cause)
 
 
-CONTRADICTING: Final = (_CLIP, "policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", *_SIGNED)
+CONTRADICTING: Final = (*CLIPPED, "policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", *_SIGNED)
 """What ``clip_contradicted`` reads: rules that call it ask for these."""
 
 
@@ -275,10 +295,8 @@ def clip_contradicted(view: View) -> bool:
 
 def _clip_without_kl(view: View, limits: Limits) -> Iterator[Hit]:
     """Clipped tokens without the KL that they need."""
-    clipped = view.get(_CLIP)
-    native = view.config.native or {}
-    by_sequence = "gspo" in (view.info.algorithm or "").lower() or native.get("importance_sampling_level") == "sequence"
-    if clipped is None or by_sequence:
+    clipped = first_of(view, *CLIPPED)
+    if clipped is None or by_sequence(view):
         return
     bounds = _Bounds.of(view, limits["clip_range"])
     for name, least in bounds.least.items():
@@ -292,7 +310,7 @@ def _clip_without_kl(view: View, limits: Limits) -> Iterator[Hit]:
         short = clear & (kept.values < need)
         found = among(kept, short, float(least))
         if found is not None and np.count_nonzero(short) >= max(3.0, 0.5 * np.count_nonzero(clear)):
-            yield _contradiction(found, share, least, known=bounds.known)
+            yield _contradiction(found, clipped.metric, share, least, known=bounds.known)
             return
     for name in _SIGNED:
         series = view.get(name)
@@ -305,15 +323,15 @@ def _clip_without_kl(view: View, limits: Limits) -> Iterator[Hit]:
         if np.count_nonzero(nothing) >= max(limits["rows"], limits["nearly_all"] * np.count_nonzero(half)):
             found = among(kept, nothing, limits["nothing"])
             if found is not None:
-                yield _contradiction(found, share, None, known=bounds.known)
+                yield _contradiction(found, clipped.metric, share, None, known=bounds.known)
                 return
 
 
-def _contradiction(found: Breach, share: Floats, least: float | None, *, known: bool) -> Hit:
+def _contradiction(found: Breach, name: str, share: Floats, least: float | None, *, known: bool) -> Hit:
     clipped, level = float(np.median(share[found.marked])), float(np.median(found.series.values[found.marked]))
     bound = "" if least is None else f"; {clipped:.3g} outside the clip range need at least {least * clipped:.2g}"
     return Hit(
-        f"{_CLIP} is {clipped:.3g} while {found.series.metric} is {level:.2g}{bound}, {found.when} "
+        f"{name} is {clipped:.3g} while {found.series.metric} is {level:.2g}{bound}, {found.when} "
         f"({np.count_nonzero(found.marked)} of {len(found.series)} rows)",
         "error",
         (found.evidence(value=level),),

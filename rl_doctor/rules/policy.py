@@ -124,7 +124,7 @@ def _worst(view: View, series: Series, limit: float, severe: float) -> trend.Win
 
 def _impossible(view: View, series: Series, share: float, k3: float | None, bound: float) -> Hit | Skip | None:
     """A share outside the clip range that the KL of the same steps does not allow; a skip where another rule tells."""
-    if series.metric != _OUTSIDE[0] and clip_contradicted(view):
+    if clip_contradicted(view):
         return Skip("data", "the share of clipped tokens contradicts the KL of the same rows: impossible-values tells")
     if k3 is None:
         return None

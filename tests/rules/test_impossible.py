@@ -49,6 +49,7 @@ def test_rounded_logs_are_possible(digits: int) -> None:
         values["policy.kl_old_k3"] = np.round(_run(seed)["policy.kl_old_k3"], digits)
         values["policy.clip_frac"] = np.round(_run(seed)["policy.clip_frac"] * 5, digits)
         values["reward.max"] = np.round(values["reward.mean"], digits)
+        del values["reward.std"]
         assert result(CODE, values).outcome == "passed"
 
 

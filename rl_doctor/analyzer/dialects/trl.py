@@ -203,4 +203,5 @@ TRL: Final = trainer(Trainer(
         ("eval_reward",),
         ("eval_{source}_reward",),
     ),
+    caps={"mismatch.is_weight_mean": ("vllm_importance_sampling_cap", "vllm_importance_sampling_clip_max")},
 ))  # fmt: skip

@@ -110,5 +110,7 @@ VERL: Final = trainer(
             ("val-aux/{source}/reward/best@{n}/mean", "val-aux/{source}/score/best@{n}/mean"),
         ),
         settings={"kl_coef": ("actor/kl_coef", "critic/kl_coeff", "actor/reward_kl_penalty_coeff")},
+        caps={"mismatch.is_weight_mean": ("algorithm.rollout_correction.rollout_is_threshold",)},
+        loss_adds_up=True,
     )
 )  # fmt: skip

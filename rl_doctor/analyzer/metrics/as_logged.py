@@ -7,6 +7,7 @@ from typing import Final
 from rl_doctor.analyzer.registry import logged_metric
 
 _KL: Final = "http://joschu.net/blog/kl-approx.html"
+_CLAMPED: Final = "NeMo-RL, algorithms/loss/loss_functions.py"
 _SAMPLER: Final = "verl, utils/debug/metrics.py and rollout_corr_helper.py; TRL, GRPOTrainer"
 
 logged_metric(
@@ -28,6 +29,12 @@ logged_metric(
     doc="Standard deviation of the reward as logged, where it is not known whether it is that of the batch or the mean of the "
     "groups' own. 0 where no group tells its responses apart, in either case.",
 )  # fmt: skip
+logged_metric(
+    "policy.ratio_clamped_mean", unit="1", source=_CLAMPED,
+    doc="Mean of the ratio after it was clamped to the clip range, as logged.",
+)  # fmt: skip
+logged_metric("policy.ratio_clamped_min", unit="1", source=_CLAMPED, doc="Smallest ratio after clamping, as logged.")
+logged_metric("policy.ratio_clamped_max", unit="1", source=_CLAMPED, doc="Largest ratio after clamping, as logged.")
 logged_metric(
     "mismatch.k1", unit="nat", source=_SAMPLER,
     doc="Mean of rollout_logprob - the trainer's logprob as logged; signed, near 0 for honest logprobs.",

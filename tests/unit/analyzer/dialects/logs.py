@@ -243,7 +243,8 @@ NEMO_RL: Final = Log(
     "nemo-rl", "grpo",
     {
         "train/loss": "policy.loss_total", "train/reward": "reward.mean", "train/probs_ratio": "policy.ratio_mean",
-        "train/probs_ratio_clamped": None, "train/kl_penalty": "ref.kl", "train/gen_kl_error": "mismatch.k3",
+        "train/probs_ratio_clamped": "policy.ratio_clamped_mean", "train/kl_penalty": "ref.kl",
+        "train/gen_kl_error": "mismatch.k3",
         "train/token_mult_prob_error": None, "train/sampling_importance_ratio": "mismatch.exp_mean",
         "train/approx_entropy": "policy.entropy", "train/advantages/mean": "adv.mean", "train/advantages/max": "adv.max",
         "train/mean_gen_tokens_per_sample": "length.mean", "train/truncation_rate": "length.truncated_frac",
