@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.formulas.segments import Bools, Floats
 
-_ROWS: Final = 64
+_ROWS: Final = 16
 _COLUMNS: Final = 4096
 
 

@@ -11,7 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_doctor.analyzer.formulas import advantage, aggregation, entropy, importance, value, whitening
+from rl_doctor.analyzer.formulas import (
+    advantage,
+    aggregation,
+    entropy,
+    importance,
+    rejection,
+    returns,
+    sequence_loss,
+    token_baseline,
+    value,
+    whitening,
+)
 from rl_doctor.analyzer.formulas.groups import group
 from rl_doctor.analyzer.formulas.segments import kept_splits, mean, segment_means, segment_sums, variance
 from rl_doctor.analyzer.states import Sum
@@ -119,3 +130,35 @@ def test_nan_outside_the_mask_does_not_leak() -> None:
     inner = kept_splits(splits, keep)
     expected = [np.mean(values[[0, 2]]), 0.0, np.mean(values[[5, 7]]), 0.0]
     assert segment_means(told[keep], inner).tolist() == pytest.approx(expected)
+
+
+ALONG: dict[str, Callable[[Any, Any], Any]] = {
+    "segment_sums": segment_sums, "segment_means": segment_means,
+    "discounted_sums": lambda x, s: returns.discounted_sums(x, s, 0.9),
+    "gae_advantage": lambda x, s: returns.gae_advantage(x, x, s, 0.99, 0.95),
+    "sequence_log_ratio": sequence_loss.sequence_log_ratio,
+    "geometric_mean_loss": lambda x, s: sequence_loss.geometric_mean_loss(x, np.ones(len(x)), s, 0.2, 0.2),
+    "vespo_weight": lambda x, s: sequence_loss.vespo_weight(x, np.ones(len(s) - 1), s, (2.0, 3.0), (3.0, 2.0)),
+    "sequence_weights": importance.sequence_weights, "log_perplexity": importance.log_perplexity,
+    "statistic": lambda x, s: rejection.statistic(x, s, "seq_max", "k3"),
+    "kept_tokens": lambda x, s: rejection.kept_tokens(x, s, "seq_mean", "k1", (-0.1, 0.1)),
+    "token_energy": lambda x, s: token_baseline.token_energy(x, x, s),
+    "off_policy_kept": lambda x, s: rejection.off_policy_kept(x, -np.ones(len(s) - 1), s, 0.1),
+}  # fmt: skip
+
+PER_TOKEN = {"discounted_sums", "gae_advantage", "token_energy", "kept_tokens"}
+
+
+@pytest.mark.parametrize("fault", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ALONG)
+@given(LENGTHS, SEEDS)
+@settings(max_examples=10)
+def test_what_is_not_finite_stays_in_its_sequence(name: str, fault: float, lengths: list[int], seed: int) -> None:
+    values, splits = batch([3, *lengths], seed)
+    values = np.clip(values, -1.0, 1.0)
+    clean = ALONG[name](values, splits)
+    values[1] = fault
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = ALONG[name](values, splits)
+    first = 3 if name in PER_TOKEN else 1
+    assert found[first:].tobytes() == clean[first:].tobytes()
