@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Bools, Floats, known, segment_sums
+from rl_doctor.analyzer.derive import Bools, Floats, known
+from rl_doctor.analyzer.formulas.segments import segment_sums
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.codes import codes
 

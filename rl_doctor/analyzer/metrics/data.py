@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Bools, finite, known, segment_sums, selected_splits, selection, span, spread
+from rl_doctor.analyzer.derive import Bools, finite, known, selected_splits, selection, span, spread
+from rl_doctor.analyzer.formulas.segments import segment_sums
 from rl_doctor.analyzer.registry import Reduction, metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.schema import LOGPROBS

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import FIRST_STEP, Bools, Floats, derived, kept_splits, selection, tokens_of_rows
+from rl_doctor.analyzer.derive import FIRST_STEP, Bools, Floats, derived, selection, tokens_of_rows
+from rl_doctor.analyzer.formulas.segments import kept_splits
 from rl_doctor.analyzer.metrics.mismatch import (
     Pair,
     pass_moments,

@@ -20,11 +20,10 @@ from rl_doctor.analyzer.derive import (
     positions,
     real_rows,
     restricted,
-    segment_extremes,
-    segment_sums,
     selection,
     spread,
 )
+from rl_doctor.analyzer.formulas.segments import segment_extremes, segment_sums
 from rl_doctor.analyzer.metrics.mismatch import PLACEHOLDER_BELOW, trainer_side
 from rl_doctor.analyzer.registry import Reduction, metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, mean

@@ -32,12 +32,10 @@ from rl_doctor.analyzer.derive import (
     finite,
     first_rows,
     first_tokens,
-    kept_splits,
     known,
     over_rows,
     picked,
     positions,
-    segment_sums,
     selected_splits,
     selection,
     span,
@@ -45,6 +43,7 @@ from rl_doctor.analyzer.derive import (
     tokens,
     tokens_of_rows,
 )
+from rl_doctor.analyzer.formulas.segments import kept_splits, segment_sums
 from rl_doctor.analyzer.kernels import PairRows
 from rl_doctor.analyzer.moments import correlation, slope
 from rl_doctor.analyzer.registry import metric, reduction

@@ -7,16 +7,8 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.analyzer import kernels
-from rl_doctor.analyzer.derive import (
-    FIRST_STEP,
-    columns_of,
-    filled_rows,
-    in_rows,
-    kept_splits,
-    picked,
-    selected_splits,
-    tokens,
-)
+from rl_doctor.analyzer.derive import FIRST_STEP, columns_of, filled_rows, in_rows, picked, selected_splits, tokens
+from rl_doctor.analyzer.formulas.segments import kept_splits
 from rl_doctor.analyzer.metrics.mismatch import all_possible, bypassed, first_pass, pass_pair, possible
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean

@@ -14,12 +14,12 @@ from rl_doctor.analyzer.derive import (
     per_sequence_counts,
     per_sequence_sums,
     positions,
-    segment_extremes,
     selected,
     selected_splits,
     selection,
 )
 from rl_doctor.analyzer.formulas.advantage import group_deviation
+from rl_doctor.analyzer.formulas.segments import segment_extremes
 from rl_doctor.analyzer.recompute.openrlhf_settings import Settings
 from rl_doctor.analyzer.recompute.openrlhf_tokens import estimate
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Logged, entry

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, segment_extremes, selected, selected_splits
+from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, selected, selected_splits
 from rl_doctor.analyzer.formulas.divergence_loss import within_total_variation
 from rl_doctor.analyzer.formulas.policy_loss import cispo_capped_loss, cispo_loss
+from rl_doctor.analyzer.formulas.segments import segment_extremes
 from rl_doctor.analyzer.recompute.quantities import (
     Arguments,
     Values,

@@ -7,16 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import (
-    Floats,
-    per_sequence_counts,
-    per_sequence_sums,
-    positions,
-    segment_extremes,
-    segment_sums,
-    selected,
-    selected_splits,
-)
+from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, positions, selected, selected_splits
+from rl_doctor.analyzer.formulas.segments import segment_extremes, segment_sums
 from rl_doctor.analyzer.registry import PER_SEQUENCE_PREFIX, sequence_value
 from rl_doctor.schema import ROLES
 from rl_doctor.store.batch import Batch
