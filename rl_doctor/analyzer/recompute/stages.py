@@ -197,7 +197,19 @@ def means_of_ranks(expected_rows: int | None, terms: Terms = (), *, empty: bool 
         terms: which averages are added up.
         empty: whether the average of a rank without tokens is 0, or is left out; None where that is not known.
     """
+    return _over_ranks(expected_rows, terms, lambda values: math.fsum(values) / len(values), empty=empty)
 
+
+def extremes_of_ranks(
+    expected_rows: int | None, pick: Callable[[Sequence[float]], float], *, empty: bool | None = True
+) -> Callable[[Keyed], Entries]:
+    """One entry per micro-batch, the largest or smallest average of a rank; as ``means_of_ranks``."""
+    return _over_ranks(expected_rows, (), pick, empty=empty)
+
+
+def _over_ranks(
+    expected_rows: int | None, terms: Terms, pick: Callable[[Sequence[float]], float], *, empty: bool | None
+) -> Callable[[Keyed], Entries]:
     def entries(state: Keyed) -> Entries:
         found = _by_microbatch(state, expected_rows)
         if found is None:
@@ -207,26 +219,9 @@ def means_of_ranks(expected_rows: int | None, terms: Terms = (), *, empty: bool 
             kept = ranks if empty else [sums for sums in ranks if sums.parts[0].count]
             if empty is None and len(kept) < len(ranks):
                 return UNKNOWN
-            pairs = [average(sums, terms) for sums in kept]
-            if pairs:
-                values, tolerances = zip(*pairs, strict=True)
-                total += entry(math.fsum(values) / len(pairs), math.fsum(tolerances) / len(pairs))
-        return total
-
-    return entries
-
-
-def extremes_of_ranks(expected_rows: int | None, pick: Callable[[list[float]], float]) -> Callable[[Keyed], Entries]:
-    """One entry per micro-batch, the largest or smallest average of a rank; keys are those of ``MICROBATCH_OF_RANK``."""
-
-    def entries(state: Keyed) -> Entries:
-        found = _by_microbatch(state, expected_rows)
-        if found is None:
-            return UNKNOWN
-        total = Entries()
-        for ranks in found.values():
-            values, tolerances = zip(*(average(sums) for sums in ranks), strict=True)
-            total += entry(pick(list(values)), max(tolerances))
+            if kept:
+                values, tolerances = zip(*(average(sums, terms) for sums in kept), strict=True)
+                total += entry(pick(values), max(tolerances))
         return total
 
     return entries

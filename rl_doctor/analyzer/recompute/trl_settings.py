@@ -36,7 +36,8 @@ class Switches:
         sampling_mask: off-policy masks use the engine's log-probabilities where it has some (0.27.1).
         skips_unscored: rows that no function could score are left out, instead of counting as 0 (1.6).
         token_weighted: means are over the tokens of all ranks, not over the ranks' means (1.9).
-        scaled_window: what is divided by the tokens of the generation batch is scaled to one accumulation window (1.10).
+        scaled_window: what is divided by the tokens of the generation batch is scaled to one accumulation window (1.9.1).
+        mean_bonus: the entropy bonus is a mean over tokens whatever the loss, and LUSPO's loss leaves out the padding (1.10).
     """
 
     single_clip_key: bool | None
@@ -52,6 +53,7 @@ class Switches:
     skips_unscored: bool | None
     token_weighted: bool | None
     scaled_window: bool | None
+    mean_bonus: bool | None
 
     @classmethod
     def of(cls, bounds: Bounds) -> Switches:
@@ -70,7 +72,8 @@ class Switches:
             sampling_mask=since(bounds, (0, 27, 1)),
             skips_unscored=since(bounds, (1, 6)),
             token_weighted=since(bounds, (1, 9)),
-            scaled_window=since(bounds, (1, 10)),
+            scaled_window=since(bounds, (1, 9, 1)),
+            mean_bonus=since(bounds, (1, 10)),
         )
 
 
@@ -203,7 +206,7 @@ def _plain_loss(native: Mapping[str, Any], version: Switches, loss_type: str, *,
     """
     if float(native.get("top_entropy_quantile") or 1.0) < 1.0 or native.get("use_adaptive_entropy"):
         return False
-    if loss_type == "luspo" and not version.scaled_window:
+    if loss_type == "luspo" and not version.mean_bonus:
         by_token = bool(native.get("use_vllm")) and str(native.get("vllm_importance_sampling_mode")).startswith("token")
         return per_sequence and not float(native["beta"]) and not by_token
     return bool(loss_type)

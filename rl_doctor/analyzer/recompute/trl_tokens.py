@@ -313,7 +313,7 @@ class Terms:
         """Minus the entropy bonus, as ``loss_shares``: a mean over tokens, or before 1.10 what DAPO and its like have."""
         share = token_shares(self.batch, selected(self.batch, "entropy"))
         coefficient = self.settings.entropy_coef
-        if self.settings.loss_type in WINDOWED and not self.settings.version.scaled_window:
+        if self.settings.loss_type in WINDOWED and not self.settings.version.mean_bonus:
             scale, weights = coefficient * self._over_window, np.zeros_like(share.weights)
         else:
             scale, weights = coefficient / self._accumulation, share.weights

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, derived, selected
-from rl_doctor.analyzer.recompute.hypotheses import Part, other_estimators, other_means, other_stages, parted
+from rl_doctor.analyzer.recompute.hypotheses import parted
+from rl_doctor.analyzer.recompute.measures import Part
+from rl_doctor.analyzer.recompute.other_values import Clip, Differences, as_tokens, clamps, clipped_shares, estimates, parts
 from rl_doctor.analyzer.recompute.registry import Hypothesis, Logged
 from rl_doctor.analyzer.recompute.stages import (
     MICROBATCH,
@@ -20,7 +23,6 @@ from rl_doctor.analyzer.recompute.stages import (
     largest,
     means,
     means_of_ranks,
-    pooled,
     ranges_by,
     rounded_sum,
     smallest,
@@ -73,8 +75,10 @@ def _known_window(settings: Settings) -> bool:
     version = settings.version
     if settings.off_policy_limit is not None and settings.uses_engine and version.sampling_mask is None:
         return False
-    whole = settings.steps_per_generation == settings.accumulation and not settings.entropy_coef
-    return version.scaled_window is not None or settings.loss_type not in WINDOWED or whole
+    if settings.loss_type not in WINDOWED:
+        return True
+    scaled = version.scaled_window is not None or settings.steps_per_generation == settings.accumulation
+    return scaled and (version.mean_bonus is not None or not settings.entropy_coef)
 
 
 def entropy(settings: Settings) -> Iterator[Logged]:
@@ -108,8 +112,7 @@ def _mean(
     reduction = sums_by(by, share, needs=needs)
 
     def hypotheses() -> tuple[Hypothesis, ...]:
-        parts = (*other_means(share, additive=not settings.per_sequence_ratio or name == "entropy"), *others())
-        return (*parted(by, staged, needs, parts), other_stages(pooled(settings.microbatch_rows), reduction))
+        return parted(by, staged, needs, others())
 
     yield Logged(name, metric, unit, reduction, staged(), hypotheses=hypotheses)
 
@@ -122,7 +125,8 @@ def _reference_kl(settings: Settings, needs: tuple[str, ...]) -> Iterator[Logged
         twin = Part(
             told.removeprefix("is "), told, _of(settings, lambda t: token_shares(t.batch, *t.other_kl)), ("old_logprob",)
         )  # fmt: skip
-        return (twin, *other_estimators(lambda batch: terms(batch, settings).reference_difference, "k3"))
+        x: Differences = lambda batch: terms(batch, settings).reference_difference  # noqa: E731
+        return (twin, *parts(as_tokens, [*estimates(x, "k3"), *(() if settings.bias_corrected_kl else clamps(x, "k3", None))]))
 
     shares: Callable[[Terms], Shares] = lambda t: token_shares(t.batch, *t.kl)  # noqa: E731
     yield from _mean(settings, "kl", "ref.kl_k3", "nat", shares, needs, others)
@@ -150,20 +154,25 @@ def clip_keys(
     def share_of(*sides: int) -> Callable[[Terms], Shares]:
         return lambda t: shares(t, *pick(t, sides))
 
+    def others(own: str) -> Callable[[], tuple[Part, ...]]:
+        clip = Clip(lambda batch: terms(batch, settings).ratio, settings.low, settings.high, settings.delta)
+        return lambda: parts(as_tokens, clipped_shares(clip, own))
+
     def range_of(side: int) -> Reduction:
         return ranges_by(lambda batch: fractions(terms(batch, settings), *pick(terms(batch, settings), (side,))), needs=_MASKED)
 
     rows = settings.microbatch_rows
-    yield from _mean(settings, "clip_ratio/low_mean", "policy.clip_frac_low", "1", share_of(0), _MASKED)
-    yield from _mean(settings, "clip_ratio/high_mean", "policy.clip_frac_high", "1", share_of(1), _MASKED)
-    yield from _mean(settings, "clip_ratio/region_mean", "policy.clip_frac", "1", share_of(0, 1), _MASKED)
+    yield from _mean(settings, "clip_ratio/low_mean", "policy.clip_frac_low", "1", share_of(0), _MASKED, others("lower side"))
+    yield from _mean(settings, "clip_ratio/high_mean", "policy.clip_frac_high", "1", share_of(1), _MASKED, others("upper side"))
+    yield from _mean(settings, "clip_ratio/region_mean", "policy.clip_frac", "1", share_of(0, 1), _MASKED, others("both sides"))
     if settings.version.token_weighted:
         yield Logged("clip_ratio/low_min", None, "1", range_of(0), smallest(rows))
         yield Logged("clip_ratio/high_max", None, "1", range_of(1), largest(rows))
     elif settings.version.token_weighted is False:
         for side, (name, end) in enumerate((("clip_ratio/low_min", min), ("clip_ratio/high_max", max))):
             reduction = sums_by(MICROBATCH_OF_RANK, _of(settings, share_of(side)), needs=_MASKED)
-            yield Logged(name, None, "1", reduction, extremes_of_ranks(rows, end))
+            found = extremes_of_ranks(rows, end, empty=settings.version.empty_ranks)
+            yield Logged(name, None, "1", reduction, found)
 
 
 def rloo_loss(settings: Settings) -> Logged:
@@ -196,6 +205,29 @@ def _losses(settings: Settings, kl_needs: tuple[str, ...], *, extra: bool) -> It
     yield _loss(settings, reduction, partial(_loss_hypotheses, settings, unique))
 
 
+def _other_losses(settings: Settings, needs: tuple[str, ...]) -> Iterator[Hypothesis]:
+    """The loss as it is with other settings, where nothing is added to it."""
+    if settings.entropy_coef:
+        return
+    changed: dict[str, tuple[str, Settings]] = {
+        kind: (f"is aggregated as {kind}'s", replace(settings, loss_type=kind))
+        for kind in ("grpo", "bnpo", "dr_grpo", "dapo")
+        if kind != settings.loss_type and {kind, settings.loss_type} < {*_CLIPPED}
+    }
+    if settings.max_completion_length is None:
+        changed.pop("dr_grpo", None)
+    if settings.loss_type in _CLIPPED:
+        changed["without the clip range"] = "is the loss without the clip range", replace(settings, low=0.0, high=np.inf)
+        changed["upper bound alone"] = "clips at the upper bound alone", replace(settings, low=0.0)
+        changed["lower bound alone"] = "clips at the lower bound alone", replace(settings, high=np.inf)
+        if settings.delta is not None:
+            changed["without delta"] = "is the loss without the upper bound delta", replace(settings, delta=None)
+    for name, (sentence, other) in changed.items():
+        wanted = (*needs, *(("num_items_in_batch",) if other.loss_type in WINDOWED else ()))
+        reduction = sums_by(MICROBATCH_OF_RANK, _of(other, lambda t: t.loss_shares), needs=wanted)
+        yield Hypothesis(name, sentence, reduction, sums_over_ranks(settings.microbatch_rows, settings.ranks))
+
+
 def _loss_hypotheses(settings: Settings, needs: tuple[str, ...]) -> tuple[Hypothesis, ...]:
     """The loss with another factor for one of its terms."""
     beta = settings.beta
@@ -214,7 +246,7 @@ def _loss_hypotheses(settings: Settings, needs: tuple[str, ...]) -> tuple[Hypoth
         kept = tuple((names.index(key), factor) for key, factor in chosen.items() if factor)
         return Hypothesis(name, sentence, reduction, sums_over_ranks(settings.microbatch_rows, settings.ranks, kept))
 
-    found = []
+    found = [*_other_losses(settings, needs)]
     if beta:
         other = "without the ratio" if settings.bias_corrected_kl else "times the ratio"
         found += [

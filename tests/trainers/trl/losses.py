@@ -73,7 +73,6 @@ def tensors(torch: Any) -> list[list[dict[str, Any]]]:
             new[4], old[4], reference[4] = (part[4].bfloat16().float() for part in (new, old, reference))
             if step and rank:
                 mask[:] = False
-                mask[2, :3] = True
             advantage = torch.randn(ROWS, generator=generator)
             advantage[2] = 0.0 if step else advantage[2]
             ranks.append({
@@ -129,7 +128,7 @@ def stand_in(functions: Methods, settings: Mapping[str, Any], accelerator: Any, 
         **settings, args=SimpleNamespace(**settings), epsilon_low=settings["epsilon"], accelerator=accelerator, tools=None,
         model=SimpleNamespace(training=True), _metrics={"train": defaultdict(list)}, current_gradient_accumulation_steps=STEPS,
         aux_loss_enabled=False, _entropy_bonus_enabled=bool(settings["entropy_coef"]), processing_class=None,
-        control=SimpleNamespace(should_evaluate=False),
+        control=SimpleNamespace(should_evaluate=False), ref_model="reference",
     )  # fmt: skip
     made.epsilon_high = high
     for name, function in functions.items():
@@ -140,7 +139,7 @@ def stand_in(functions: Methods, settings: Mapping[str, Any], accelerator: Any, 
         return (current["logprob"], current["entropy"], *((None,) if aux else ()))
 
     made.current, made._get_per_token_logps_and_entropies = current, scored
-    made._get_per_token_logps = lambda *_, **__: current["logprob"]
+    made._get_per_token_logps = lambda model, *_: current["logprob" if model is None else "ref_per_token_logps"]
     return made
 
 
@@ -163,7 +162,7 @@ def run(torch: Any, functions: Methods, settings: Mapping[str, Any], given: Any,
                 own = {name: value for name, value in inputs[rank].items() if name not in hidden}
                 own["num_items_in_batch"] = 2 * tokens  # the generation batch is twice what one step trains on
                 losses[rank].append(trainers[rank]._compute_loss(None, own).item())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again by the main thread
             failed.append(error)
             meeting.leave()
 

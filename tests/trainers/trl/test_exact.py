@@ -44,8 +44,8 @@ CASES: dict[str, dict[str, Any]] = {
     "two_ranks": {"ranks": 2, "args": {**TWICE, "logging_steps": 3, "max_steps": 8, "per_device_train_batch_size": 2}},
     "two_ranks_rloo": {"ranks": 2, "algorithm": "rloo", "args": {**TWICE, "per_device_train_batch_size": 2}},
 }  # fmt: skip
-UNDERIVABLE = {"sapo_entropy_bonus": {"policy_loss", "entropy_coef"}}
-"""Keys that repeat the configuration or a part of the loss, and are left alone."""
+UNDERIVABLE = {"sapo_entropy_bonus": {"entropy_coef"}}
+"""Keys that repeat the configuration, and are left alone."""
 
 
 Recorded = tuple[str, Run]
