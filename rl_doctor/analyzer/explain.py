@@ -190,13 +190,15 @@ class _Second:
         """The comparison with its explanations."""
         key = self._keys.get(item.name)
         looked = np.isin(item.steps, self._looked[item.name])
-        found = list(plain_explanations(item, self._chosen, self._cells, looked))
+        sign, *factors = plain_explanations(item, self._chosen, self._cells, looked)
+        found = [sign, *factors]
         if key is not None:
             varied = self._varied[item.name]
             values = [one for one in varied if isinstance(one.stages, Own) and one.stages.how == "mean" and not one.only]
             stages = [*(one for one in varied if one not in values), *self._ranks_alone(key)]
             found = [
-                *self._of_statistics(item, key), *self._of_sums(item, key, values), *found, *self._of_sums(item, key, stages),
+                sign, *self._of_statistics(item, key), *self._of_sums(item, key, values), *factors,
+                *self._of_sums(item, key, stages),
             ]  # fmt: skip
         rounding = log_rounding(item.logged)
         explanations = tuple(replace(one, tolerance=one.tolerance + rounding) for one in found)

@@ -47,6 +47,16 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Another average of the same key: the name and the sentence of a ``Hypothesis``, what is summed, and columns needed."""
+
+    name: str
+    sentence: str
+    share: Share
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Varied:
     """A key with one of its ingredients exchanged.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,12 +23,14 @@ from rl_doctor.analyzer.derive import (
     selected,
 )
 from rl_doctor.analyzer.formulas.value import clipped_value_errors
-from rl_doctor.analyzer.recompute.hypotheses import Part, other_estimators, other_means, parted
+from rl_doctor.analyzer.recompute.hypotheses import parted
+from rl_doctor.analyzer.recompute.measures import Part
 from rl_doctor.analyzer.recompute.openrlhf_rollouts import acting_length
 from rl_doctor.analyzer.recompute.openrlhf_rollouts import keys as rollout_keys
 from rl_doctor.analyzer.recompute.openrlhf_settings import Settings
 from rl_doctor.analyzer.recompute.openrlhf_tokens import Terms, estimate, terms
-from rl_doctor.analyzer.recompute.registry import TOLERANCE, Entries, Logged, at_least, dialect
+from rl_doctor.analyzer.recompute.other_values import Clip, Value, as_tokens, clipped_shares, estimates, losses, parts
+from rl_doctor.analyzer.recompute.registry import TOLERANCE, Entries, Hypothesis, Logged, at_least, dialect
 from rl_doctor.analyzer.recompute.stages import (
     MICROBATCH_OF_RANK,
     Share,
@@ -104,10 +106,13 @@ def _of(settings: Settings, shares: Callable[[Terms], Shares]) -> Share:
 
 
 def _pooled(
-    name: str, metric: str | None, unit: str, share: Share, needs: tuple[str, ...], others: Iterable[Part] = ()
+    name: str, metric: str | None, unit: str, share: Share, needs: tuple[str, ...], others: Callable[[], Iterable[Part]] = tuple
 ) -> Logged:
     """A key that is weighted by what its average is taken over: the mean over the whole step."""
-    hypotheses = partial(parted, _STEP, lambda chosen: partial(means_of_means, terms=chosen), needs, others, ())
+
+    def hypotheses() -> tuple[Hypothesis, ...]:
+        return parted(_STEP, lambda chosen: partial(means_of_means, terms=chosen), needs, others(), ())
+
     return Logged(name, metric, unit, sums_by(_STEP, share, needs=needs, optional=()), means_of_means, "step", hypotheses)
 
 
@@ -115,21 +120,22 @@ def _token_keys(settings: Settings) -> Iterator[Logged]:
     """Masked means per micro-batch, weighted by the tokens that they are taken over."""
     distance, clipped = _of(settings, lambda t: t.distance), _of(settings, lambda t: t.clipped)
     difference: Callable[[Batch], Floats] = lambda batch: terms(batch, settings).difference  # noqa: E731
-    others = (*other_means(distance), *other_estimators(difference, "k1", "k1 reversed"))
-    yield _pooled("ppo_kl", "policy.kl_old_k1", "nat", distance, _RATIO, others)
+    yield _pooled(
+        "ppo_kl", "policy.kl_old_k1", "nat", distance, _RATIO, partial(_parts, estimates, difference, "k1", "k1 reversed")
+    )  # fmt: skip
     engine = ("rollout_logprob",) if settings.loss == "gspo" and settings.correction != "off" else ()
     needs = (*_RATIO, "advantage", *engine)
-    others = other_means(clipped, additive=settings.loss != "gspo")
+    others = partial(_parts, clipped_shares, _clip(settings), "both sides")
     yield _pooled("ppo_clip_ratio", "policy.clip_frac", "1", clipped, needs, others)
     if settings.correction != "off" and settings.loss == "ppo":
         needs = ("old_logprob", "rollout_logprob")
         away = _of(settings, lambda t: t.engine_distance)
-        yield _pooled("vllm_kl", "mismatch.k1", "nat", away, needs, other_means(away))
+        yield _pooled("vllm_kl", "mismatch.k1", "nat", away, needs)
         if settings.correction == "token":
             yield _pooled("is_filter_ratio", None, "1", _of(settings, lambda t: t.filtered), needs)
     if settings.kl_in_loss:
         log_ratio = derived(lambda batch: token_shares(batch, _reference_difference(batch)))
-        yield _pooled("logprobs_diff", "ref.kl_k1", "nat", log_ratio, ("logprob", "ref_logprob"), other_means(log_ratio))
+        yield _pooled("logprobs_diff", "ref.kl_k1", "nat", log_ratio, ("logprob", "ref_logprob"))
 
 
 def _weighted(state: Keyed, terms: Chosen = ()) -> Entries:
@@ -202,7 +208,7 @@ def _loss_keys(settings: Settings) -> Iterator[Logged]:
     needs = (*_RATIO, "advantage", *(("rollout_logprob",) if settings.correction != "off" else ()))
     yield _loss(
         settings, "policy_loss", "policy.loss_pg", "1", policy, needs, per_sequence=settings.per_sequence_loss,
-        others=(("without the clip range", "is the loss without the clip range", _unclipped(settings)),),
+        others=_other_losses(settings),
     )  # fmt: skip
     yield _loss(settings, "entropy_loss", "policy.entropy", "nat", _summed(_entropy), ("entropy",))
     if settings.kl_in_loss:
@@ -214,13 +220,19 @@ def _loss_keys(settings: Settings) -> Iterator[Logged]:
         )  # fmt: skip
 
 
-def _unclipped(settings: Settings) -> Rows:
-    def rows(batch: Batch) -> tuple[Floats, Floats, Floats]:
-        value = -np.exp(terms(batch, settings).log_ratio) * selected(batch, "advantage")
-        summed = per_sequence_sums(batch, value)
-        return summed, per_sequence_sums(batch, np.abs(value)), np.zeros_like(summed)
+def _clip(settings: Settings) -> Clip:
+    return Clip(lambda batch: np.exp(terms(batch, settings).log_ratio), settings.low, settings.high, settings.dual_clip)
 
-    return rows
+
+def _parts(make: Callable[..., Iterable[Value]], *arguments: Any) -> tuple[Part, ...]:
+    return parts(as_tokens, list(make(*arguments)))
+
+
+def _other_losses(settings: Settings) -> Iterable[tuple[str, str, Rows]]:
+    """Other losses where nothing weighs them."""
+    if settings.correction == "off":
+        for one in losses(_clip(settings)):
+            yield one.name, one.sentence, _summed(one.function)
 
 
 def _summed(values: Callable[[Batch], tuple[Floats, Floats]]) -> Rows:
@@ -276,7 +288,7 @@ def _row_keys(settings: Settings) -> Iterator[Logged]:
             others = [Part(other, f"is {other}", derived(partial(_experience_kl, kind=other))) for other in kinds]
             tokens = derived(partial(_experience_kl, kind=kind, by_row=False))
             others.append(Part("tokens weighted", "is a mean over tokens, not over the sequences' means", tokens))
-            yield _pooled(name, metric, "nat", derived(partial(_experience_kl, kind=kind)), needs, others)
+            yield _pooled(name, metric, "nat", derived(partial(_experience_kl, kind=kind)), needs, partial(tuple, others))
 
 
 def _truncated(batch: Batch) -> Shares:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, selected
 from rl_doctor.analyzer.formulas.kl import k3
-from rl_doctor.analyzer.recompute.hypotheses import Part
+from rl_doctor.analyzer.recompute.measures import Part
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Share, token_shares
 from rl_doctor.store.batch import Batch
@@ -80,26 +80,6 @@ def estimates(x: Differences, *own: str) -> Iterator[Value]:
             yield Value(name, sentence, partial(function, of=of))
 
 
-_POLICIES: Final = ("logprob", "old_logprob", "rollout_logprob", "ref_logprob")
-
-
-def bases(first: str, second: str, own: str) -> Iterator[Value]:
-    """The own estimate, one of ``_ESTIMATES``, of the log-ratio ``first - second`` between other policies."""
-    _, of = _ESTIMATES[own]
-
-    def function(batch: Batch, one: str, other: str) -> tuple[Floats, Floats]:
-        difference = selected(batch, one) - selected(batch, other)
-        return _sized(difference, of(difference))
-
-    for one in _POLICIES:
-        for other in _POLICIES:
-            if one != other and {one, other} != {first, second} and (one == first or other == second):
-                yield Value(
-                    f"{one} against {other}", f"is that of {one} against {other}, not of {first} against {second}",
-                    partial(function, one=one, other=other), (one, other),
-                )  # fmt: skip
-
-
 def clamps(x: Differences, own: str, bound: float | None) -> Iterator[Value]:
     """The own estimate with the log-ratio, or the estimate itself, within other bounds; ``bound`` is that of the definition."""
     _, of = _ESTIMATES[own]
@@ -123,9 +103,9 @@ def clamps(x: Differences, own: str, bound: float | None) -> Iterator[Value]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clip:
-    """What a clipped loss follows from: log-ratio and advantage at the selected tokens, bounds of the ratio, the dual clip."""
+    """What a clipped loss follows from: ratio and advantage at the selected tokens, bounds of the ratio, the dual clip."""
 
-    x: Differences
+    ratio: Differences
     low: float
     high: float
     dual: float | None = None
@@ -140,9 +120,7 @@ def clipped_shares(clip: Clip, *own: str) -> Iterator[Value]:
 
 
 def _flagged(batch: Batch, clip: Clip, flags: Flagged) -> tuple[Floats, Floats]:
-    with np.errstate(over="ignore"):
-        ratio = np.exp(clip.x(batch))
-    advantage = clip.advantage(batch)
+    ratio, advantage = clip.ratio(batch), clip.advantage(batch)
     value = np.asarray(flags(clip, ratio, advantage), np.float64)
     near = np.minimum(np.abs(ratio - clip.low), np.abs(ratio - clip.high)) < 4 * EPSILON32 * np.maximum(ratio, 1.0)
     return value, value + near / TOLERANCE
@@ -200,10 +178,9 @@ def losses(clip: Clip, *own: str) -> Iterator[Value]:
     """Other policy losses of the same ratio and advantage than those named ``own``."""
 
     def function(batch: Batch, of: Flagged) -> tuple[Floats, Floats]:
-        x, advantage = clip.x(batch), clip.advantage(batch)
-        with np.errstate(over="ignore"):
-            value = of(clip, np.exp(x), advantage)
-        return value, np.abs(value) * (1.0 + EPSILON32 / TOLERANCE * np.abs(x))
+        ratio = clip.ratio(batch)
+        value = of(clip, ratio, clip.advantage(batch))
+        return value, np.abs(value) * (1.0 + EPSILON32 / TOLERANCE * np.abs(np.log(np.maximum(ratio, 1e-300))))
 
     for name, (sentence, of) in _LOSSES.items():
         if name not in own and not (clip.dual is None and "dual" in name):
@@ -247,30 +224,3 @@ _LOSSES: Final[dict[str, tuple[str, Flagged]]] = {
     "upper bound alone": ("clips at the upper bound alone", lambda c, r, a: np.maximum(-a * r, -a * np.minimum(r, c.high))),
     "lower bound alone": ("clips at the lower bound alone", lambda c, r, a: np.maximum(-a * r, -a * np.maximum(r, c.low))),
 }  # fmt: skip
-
-
-def columns_instead(own: str, *others: str, sign: float = 1.0) -> Iterator[Value]:
-    """The same of another token column."""
-
-    def function(batch: Batch, name: str) -> tuple[Floats, Floats]:
-        value = sign * selected(batch, name)
-        return value, np.abs(value)
-
-    for name in others:
-        if name != own:
-            yield Value(name, f"is that of {name}, not of {own}", partial(function, name=name), (name,))
-
-
-def entropies(own: str) -> Iterator[Value]:
-    """Other entropies: of the other policy, or from the sampled tokens' log-probabilities alone."""
-
-    def function(batch: Batch, name: str) -> tuple[Floats, Floats]:
-        value = -selected(batch, name)
-        return value, np.abs(value)
-
-    yield from columns_instead(own, "entropy", "old_entropy")
-    for name in ("logprob", "old_logprob", "rollout_logprob"):
-        yield Value(
-            f"minus {name}", f"is the mean of minus {name}, an estimate of the entropy from the sampled tokens",
-            partial(function, name=name), (name,),
-        )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Final
 
 from rl_doctor.analyzer.dialects.recipes import CELL
 from rl_doctor.analyzer.recompute.measures import Own, Stage, Stages, Varied
+from rl_doctor.analyzer.recompute.other_columns import other_columns
 from rl_doctor.analyzer.recompute.other_masks import other_masks, other_rows
 from rl_doctor.analyzer.recompute.registry import Logged
 from rl_doctor.analyzer.recompute.stages import MICROBATCH, MINIBATCH, Summed
@@ -22,11 +23,11 @@ def definition(item: Logged) -> Varied | None:
 
 
 def variations(item: Logged) -> tuple[Varied, ...]:
-    """Every variation of a key, the most specific first: other tokens, other rows, other stages."""
+    """Every variation of a key, the most specific first: other columns, other tokens, other rows, other stages."""
     own = definition(item)
     if own is None:
         return ()
-    return (*other_masks(own), *other_rows(own), *_other_stages(own))
+    return (*other_columns(own), *other_masks(own), *other_rows(own), *_other_stages(own))
 
 
 def _other_stages(own: Varied) -> Iterator[Varied]:
