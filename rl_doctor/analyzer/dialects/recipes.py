@@ -58,6 +58,7 @@ class Fold:
         apart: columns of ``CELL`` that tell apart what is pooled into one quotient; none pools the step.
         divisor: column of the contexts that divides the pooled numerators instead of their weights, "" for these weights, or
             ``UNDIVIDED`` for sums.
+        filled: whether parts without any token are left out, instead of counting as 0.
         stages: what becomes of the quotients, the inner first; what is left after them is averaged.
     """
 
@@ -65,6 +66,7 @@ class Fold:
     empty: bool = False
     apart: tuple[str, ...] = ()
     divisor: str = ""
+    filled: bool = False
     stages: tuple[Stage, ...] = ()
 
 

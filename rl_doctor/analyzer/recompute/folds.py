@@ -111,6 +111,8 @@ def folded(fold: Fold) -> Callable[[Terms], Callable[[Keyed], Entries]]:
             for key, sums in state.groups.items():
                 place = tuple(key[at] for at in kept)
                 parts[place] = parts[place] + sums if place in parts else sums
+            if fold.filled:
+                parts = {key: sums for key, sums in parts.items() if sums[0].count or sums[0].total}
             found = {key: average(sums, terms) for key, sums in parts.items()}
             return staged_values(found, fold)
 

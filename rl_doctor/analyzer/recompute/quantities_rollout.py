@@ -62,7 +62,7 @@ def _rows_mean(batch: Batch, arguments: Arguments) -> Values:
     tokens = batch.columns[_TOKENS].astype(np.float64)
     if "per" in arguments:
         label = codes(batch.columns[word(arguments, "per")])
-        tokens = np.bincount(label, tokens)[label]
+        tokens = np.bincount(label, tokens)[label].astype(np.float64)
     divisor = np.maximum(tokens, 1.0)
     return Values(batch.columns[_per("sum", arguments)] / divisor, batch.columns[_per("size", arguments)] / divisor)
 
@@ -100,16 +100,25 @@ def _rows_other(batch: Batch, arguments: Arguments) -> Values:
     return Values.plain(_number_column(batch, "response_length") - batch.columns[_counts(arguments)])
 
 
-@quantity("rows_longest", lambda _: ("prompt_length", "response_length"))
+def _longest(length: Floats, rank: NDArray[Any] | None) -> Floats:
+    """The largest length of each row's rank."""
+    label = np.zeros(length.size, np.int64) if rank is None else codes(rank)
+    found = np.full(label.max(initial=-1) + 1, -np.inf)
+    np.maximum.at(found, label, length)
+    return np.asarray(found[label])
+
+
+@quantity("rows_longest", lambda _: ("prompt_length", "response_length", "rank"))
 def _rows_longest(batch: Batch, _: Arguments) -> Values:
     """Whether prompt and response are together as long as the longest of their rank."""
     length = _length(batch)
-    rank = batch.get("rank")
-    label = np.zeros(length.size, np.int64) if rank is None else rank
-    longest = np.zeros(length.size)
-    for one in np.unique(label).tolist():
-        longest[label == one] = length[label == one].max()
-    return _flags(length == longest, length)
+    return _flags(length == _longest(length, batch.get("rank")), length)
+
+
+@quantity("rows_width", lambda _: ("prompt_length", "response_length", "rank"))
+def _rows_width(batch: Batch, _: Arguments) -> Values:
+    """The length of the longest prompt with its response of the row's rank."""
+    return Values.plain(_longest(_length(batch), batch.get("rank")))
 
 
 @quantity("rows_constant", lambda _: ("step",))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import (
     Floats,
     per_sequence_counts,
     per_sequence_sums,
+    positions,
     real_rows,
     segment_extremes,
     segment_sums,
     selected,
     selected_splits,
+    selection,
 )
 from rl_doctor.analyzer.formulas.importance import dropped_outside, outside_bounds, truncated
 from rl_doctor.analyzer.formulas.kl import k2, k3
@@ -237,3 +240,24 @@ def _rejection_changed(batch: Batch, arguments: Arguments) -> Values:
     """Whether rejection left the token out, or clamped its weight."""
     found = rejection(batch, arguments)
     return flagged(found.changed, found.near)
+
+
+def _before(batch: Batch) -> NDArray[np.int64]:
+    """Where in the stored tokens the one before each selected token is; -1 where that is no token of the response."""
+    place = np.flatnonzero(selection(batch))
+    return np.where(positions(batch)[place] > 0, place - 1, -1)
+
+
+@quantity("has_previous", lambda _: ())
+def _has_previous(batch: Batch, _: Arguments) -> Values:
+    """Whether there is a token of the response before."""
+    return Values.plain((_before(batch) >= 0).astype(np.float64))
+
+
+@quantity("previous_age", lambda _: ("policy_version", "token_version"))
+def _previous_age(batch: Batch, arguments: Arguments) -> Values:
+    """The version being trained, less ``lag``, minus the one that sampled the token before; NaN where that is none."""
+    before = _before(batch)
+    newest = np.repeat(batch.columns["policy_version"].astype(np.float64), per_sequence_counts(batch))
+    sampled = np.append(batch.columns["token_version"], 0)[before].astype(np.float64)
+    return Values.plain(np.where(before >= 0, newest - (number(arguments, "lag") or 0.0) - sampled, np.nan))

@@ -86,11 +86,14 @@ def keys_of(
     """
     bounds = bounds_of(info.trainer_version)
     found: dict[str, Logged] = {}
+    decided: set[str] = set()
     for item, native, words in _written(trainer, names):
-        if native in found or item.definition is None or not bounds.within(item):
+        if native in found or native in decided or item.definition is None or not bounds.within(item):
             continue
         if item.algorithms and (info.algorithm or "").lower() not in item.algorithms:
             continue
+        if item.family:  # the first that a name belongs to, whether it can be recomputed or not
+            decided.add(native)
         known = list(_keys(item, native, words, info))
         with_columns = [] if columns is None else [key for key in known if not lacking(key.reduction.needs, columns, info.config)]
         if known:
@@ -157,7 +160,8 @@ def setting(name: str, info: RunInfo, words: Mapping[str, str] | None = None) ->
 def _setting(name: str, info: RunInfo) -> Any:
     if name.startswith(_CONFIG):
         return getattr(info.config, name.removeprefix(_CONFIG))
-    return nested(info.config.native, name.removeprefix(_NATIVE))
+    found = nested(info.config.native, name.removeprefix(_NATIVE))
+    return None if isinstance(found, list | tuple) and not found else found  # an empty list asks for nothing
 
 
 def nested(native: Mapping[str, Any] | None, name: str) -> Any:
