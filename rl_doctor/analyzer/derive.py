@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer import kernels
+from rl_doctor.analyzer.formulas.segments import kept_splits
 from rl_doctor.analyzer.states import Sum, Sums
 from rl_doctor.analyzer.stretches import Stretches
 from rl_doctor.schema import MISSING_INT
@@ -70,13 +71,6 @@ def selected_splits(batch: Batch) -> NDArray[np.int64]:
     inside = np.append(0, stops)[before] - batch.splits
     splits: NDArray[np.int64] = splits_of(stops - starts)[before] - np.maximum(inside, 0)
     return splits
-
-
-def kept_splits(splits: NDArray[np.int64], keep: Bools) -> NDArray[np.int64]:
-    """Int64 ``[segments + 1]``: splits of those items of segments ``splits`` that ``keep`` ``[n]`` holds for."""
-    kept = np.zeros(len(splits), np.int64)
-    np.cumsum(np.diff(splits) - flags_in(splits, ~keep), out=kept[1:])
-    return kept
 
 
 def flags_in(splits: NDArray[np.int64], flags: Bools) -> NDArray[np.int64]:
@@ -167,26 +161,6 @@ def span(batch: Batch, name: str) -> tuple[float, float]:
         batch.scratch[key] = kernels.of(batch.run_tokens).span(*columns_of(batch, name), tokens(batch))
     ends: tuple[float, float] = batch.scratch[key]
     return ends
-
-
-def segment_sums(values: NDArray[Any], splits: NDArray[np.int64]) -> Floats:
-    """Sum of ``values`` ``[n]`` per segment, float64 ``[len(splits) - 1]``; 0 for an empty segment."""
-    sums = np.zeros(len(splits) - 1, np.float64)
-    filled = np.flatnonzero(np.diff(splits))
-    if filled.size:
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums[filled] = np.add.reduceat(values, splits[filled], dtype=np.float64)
-    return sums
-
-
-def segment_extremes(values: Floats, splits: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Smallest and largest of ``values`` ``[n]`` per segment, each ``[len(splits) - 1]``; NaN for an empty segment."""
-    low, high = np.full((2, len(splits) - 1), np.nan)
-    filled = np.flatnonzero(np.diff(splits))
-    if filled.size:
-        low[filled] = np.minimum.reduceat(values, splits[filled])
-        high[filled] = np.maximum.reduceat(values, splits[filled])
-    return low, high
 
 
 def per_sequence_sums(batch: Batch, values: NDArray[Any]) -> Floats:

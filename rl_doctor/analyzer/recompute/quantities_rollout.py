@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats, known, per_sequence_counts, per_sequence_sums, segment_sums, selected
+from rl_doctor.analyzer.derive import Floats, known, per_sequence_counts, per_sequence_sums, selected
 from rl_doctor.analyzer.formulas.groups import group
-from rl_doctor.analyzer.formulas.segments import Splits
+from rl_doctor.analyzer.formulas.segments import Splits, segment_sums
 from rl_doctor.analyzer.formulas.validation import pass_at_k
 from rl_doctor.analyzer.recompute.quantities import Arguments, Values, number, quantity, word
 from rl_doctor.analyzer.registry import PER_SEQUENCE_PREFIX, sequence_value

@@ -13,15 +13,13 @@ from rl_doctor.analyzer.derive import (
     per_sequence_sums,
     positions,
     real_rows,
-    segment_extremes,
-    segment_sums,
     selected,
     selected_splits,
     selection,
 )
 from rl_doctor.analyzer.formulas.importance import dropped_outside, outside_bounds, truncated
 from rl_doctor.analyzer.formulas.kl import k2, k3
-from rl_doctor.analyzer.formulas.segments import spread
+from rl_doctor.analyzer.formulas.segments import segment_extremes, segment_sums, spread
 from rl_doctor.analyzer.recompute.quantities import (
     Arguments,
     Values,

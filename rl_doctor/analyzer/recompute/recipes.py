@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, derived, per_sequence_sums, segment_extremes, selected_splits, selection
+from rl_doctor.analyzer.derive import Floats, derived, per_sequence_sums, selected_splits, selection
 from rl_doctor.analyzer.dialects.recipes import CELL, Argument, Of, Recipe
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, bounds_of, matching, pattern, plain, spelled
 from rl_doctor.analyzer.engine import lacking
+from rl_doctor.analyzer.formulas.segments import segment_extremes
 from rl_doctor.analyzer.recompute.folds import NO_PIECES, Pair, Pieces, folded, row_scale, shares_of, staged_values
 from rl_doctor.analyzer.recompute.joined import joined
 from rl_doctor.analyzer.recompute.quantities import Given, Values, evaluated, find_quantity, needs_of
