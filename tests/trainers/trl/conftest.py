@@ -68,6 +68,18 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     return run
 
 
+def result_of(command: list[str]) -> dict[str, Any]:
+    """What a command printed after RESULT."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+    return found
+
+
 def _train(folder: Path, options: Mapping[str, Any], ranks: int) -> Trained:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
     command = [sys.executable, *launcher, "-m", "tests.trainers.trl.train", json.dumps(options)]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.trainers.trl.conftest import ROOT, TIMEOUT
+from tests.trainers.trl.conftest import result_of
 from tests.trainers.trl.losses import DEFAULTS, GRPO, STEPS
 from tests.unit.analyzer.recompute.trl_given import folded, info_of, keys_of
 
@@ -25,13 +21,7 @@ UNKNOWN = {"high_entropy": {"loss", "policy_loss"}}
 
 @pytest.fixture(scope="module")
 def theirs() -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.trainers.trl.losses"],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=TIMEOUT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    return json.loads(line.removeprefix("RESULT "))
+    return result_of(["-m", "tests.trainers.trl.losses"])
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
