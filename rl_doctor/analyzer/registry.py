@@ -21,6 +21,21 @@ _FAMILIES: Final[list[Family]] = []
 _SEQUENCE_VALUES: Final[dict[str, SequenceValue]] = {}
 
 PER_SEQUENCE_PREFIX: Final = "per_sequence."
+NOTATION: Final = MappingProxyType({
+    "T, F, S": "the N tokens trained on in a step; those of the first mini-batch after sampling; those of later mini-batches",
+    "i, Ti, g": "a sequence, its tokens trained on, a group of n_g sequences; each sequence of a generation batch counts once",
+    "t": "a stored token, trained on (m = 1) or not",
+    "mean_T f": "sum of f over T / N; likewise over i and g. share_T[c] is the mean of 1 where c holds and 0 elsewhere",
+    "x, r": "logprob - old_logprob, exp(x)",
+    "y": "ref_logprob - logprob",
+    "d": "logprob of the trainer (old_logprob, else logprob of the first mini-batch) - rollout_logprob",
+    "A, A'": "advantage as recorded, as recomputed",
+    "V, V_old, G": "value, old_value, return",
+    "R, R_c, w_c": "reward; component c of it and its configured weight (default 1)",
+    "L": "response_length",
+    "a, b": "the two logprobs that a metric compares",
+})  # fmt: skip
+"""Letters of the formulas."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +80,7 @@ class Metric:
         version: raised when the value changes for the same data.
         part: index of the sum in a ``Sums`` that the metric reads, and whose count is the metric's; None for the whole state.
         change: whether ``final`` takes two states, that of the step before and that of the step.
+        formula: one line of mathematics, in the letters of ``NOTATION``.
     """
 
     name: str
@@ -76,6 +92,7 @@ class Metric:
     version: int = 1
     part: int | None = None
     change: bool = False
+    formula: str = ""
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -122,6 +139,7 @@ def metric(  # noqa: PLR0913 - a declaration: every field of a metric has a name
     *,
     unit: str,
     source: str,
+    formula: str,
     doc: str,
     version: int = 1,
     part: int | None = None,
@@ -130,19 +148,19 @@ def metric(  # noqa: PLR0913 - a declaration: every field of a metric has a name
     """Register a metric over the reduction ``of`` and return it."""
     if name in _METRICS:
         raise ValueError(f"metric {name} is registered twice")
-    made = Metric(name, unit, of, final, source, doc, version, part, change)
+    made = Metric(name, unit, of, final, source, doc, version, part, change, formula)
     _METRICS[name] = made
     return made
 
 
-def logged_metric(name: str, *, unit: str, source: str, doc: str) -> Metric:
+def logged_metric(name: str, *, unit: str, source: str, formula: str, doc: str) -> Metric:
     """Register a metric that only the trainer's log has, and return it; it lacks itself where it was not logged."""
 
     @reduction(zero=Sum(), needs=(name,), level="logged")
     def total(batch: Batch) -> Sum:
         return Sum.of(batch.columns[name])
 
-    return metric(name, total, mean, unit=unit, source=source, doc=doc)
+    return metric(name, total, mean, unit=unit, source=source, formula=formula, doc=doc)
 
 
 def family(

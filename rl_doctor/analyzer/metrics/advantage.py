@@ -59,13 +59,23 @@ def _declare(prefix: str, column: str, unit: str, what: str) -> None:
             return Extremes.of(picked(batch, column))
         return Extremes(float(low), float(high), int(selected_splits(batch)[-1]))
 
-    metric(f"{prefix}.mean", sums, mean, part=0, unit=unit, source=_COUNT, doc=f"Mean {what} over the tokens trained on.")
+    metric(
+        f"{prefix}.mean",
+        sums,
+        mean,
+        part=0,
+        unit=unit,
+        source=_COUNT,
+        formula=f"mean_T {what}",
+        doc=f"Mean {what} over the tokens trained on.",
+    )
     metric(
         f"{prefix}.std", sums, lambda s: std(s, 1), unit=unit, source=_COUNT,
+        formula=f"sqrt(sum_T ({what} - mean_T {what})^2 / (N - 1))",
         doc=f"Standard deviation of the {what} over the tokens trained on, ddof 1.",
     )  # fmt: skip
-    metric(f"{prefix}.min", ends, lambda s: s.min, unit=unit, source=_COUNT, doc=f"Smallest {what}.")
-    metric(f"{prefix}.max", ends, lambda s: s.max, unit=unit, source=_COUNT, doc=f"Largest {what}.")
+    metric(f"{prefix}.min", ends, lambda s: s.min, unit=unit, source=_COUNT, formula=f"min_T {what}", doc=f"Smallest {what}.")
+    metric(f"{prefix}.max", ends, lambda s: s.max, unit=unit, source=_COUNT, formula=f"max_T {what}", doc=f"Largest {what}.")
 
 
 _declare("adv", "advantage", "1", "advantage")
@@ -87,13 +97,33 @@ def _shape(batch: Batch) -> Sums:
     )
 
 
-metric("adv.abs_mean", _shape, mean, part=0, unit="1", source=_COUNT, doc="Mean absolute advantage over the tokens trained on.")
-metric("adv.zero_frac", _shape, mean, part=1, unit="1", source=_COUNT, doc="Share of tokens trained on with advantage 0.")
+metric(
+    "adv.abs_mean",
+    _shape,
+    mean,
+    part=0,
+    unit="1",
+    source=_COUNT,
+    formula="mean_T |A|",
+    doc="Mean absolute advantage over the tokens trained on.",
+)
+metric(
+    "adv.zero_frac",
+    _shape,
+    mean,
+    part=1,
+    unit="1",
+    source=_COUNT,
+    formula="share_T[A = 0]",
+    doc="Share of tokens trained on with advantage 0.",
+)
 metric(
     "adv.sequence_mean", _shape, mean, part=2, unit="1", source=_COUNT,
+    formula="mean_i mean_Ti A",
     doc="Mean over sequences of their mean advantage; 0 for advantages that are centred by group, whatever the lengths.",
 )  # fmt: skip
 metric(
     "adv.varying_frac", _shape, mean, part=3, unit="1", source=_COUNT,
+    formula="share_i[max_Ti A != min_Ti A]",
     doc="Share of sequences whose advantage is not the same at all tokens trained on.",
 )  # fmt: skip

@@ -95,13 +95,29 @@ def _declare(name: str, needs: tuple[str, ...], compute: Callable[[Batch], Float
     def ends(batch: Batch) -> Extremes:
         return Extremes.of(residuals(batch))
 
-    _register(name, total, ends, source, f"{formula}, {_SEVERAL}")
+    _register(name, total, ends, source, formula, f"{formula}, {_SEVERAL}")
 
 
-def _register(name: str, total: Reduction, ends: Reduction, source: str, over: str) -> None:
+def _register(name: str, total: Reduction, ends: Reduction, source: str, formula: str, over: str) -> None:
     prefix = f"advantage.fit_{name}"
-    metric(f"{prefix}_mean", total, mean, unit="1", source=source, doc=f"Mean of |recorded - recomputed|: {over}.")
-    metric(f"{prefix}_max", ends, lambda s: s.max, unit="1", source=source, doc=f"Largest |recorded - recomputed|: {over}.")
+    metric(
+        f"{prefix}_mean",
+        total,
+        mean,
+        unit="1",
+        source=source,
+        formula=f"mean |A - A'|, A' = {formula}",
+        doc=f"Mean of |recorded - recomputed|: {over}.",
+    )
+    metric(
+        f"{prefix}_max",
+        ends,
+        lambda s: s.max,
+        unit="1",
+        source=source,
+        formula=f"max |A - A'|, A' = {formula}",
+        doc=f"Largest |recorded - recomputed|: {over}.",
+    )
 
 
 _GRPO: Final = "GRPO, arXiv:2402.03300, section 4.1.2"
@@ -172,8 +188,9 @@ _GAE: Final = "GAE, arXiv:1506.02438, eq. 16"
 _OVER: Final = (
     "GAE from old_value (else value) and token_reward (else the reward, on the last token trained on); other tokens skipped"
 )
-_register("gae", _gae_total, _gae_ends, _GAE, _OVER)
+_register("gae", _gae_total, _gae_ends, _GAE, "sum over k of (gamma lam)^k (R_t+k + gamma V_t+k+1 - V_t+k)", _OVER)
 metric(
     "advantage.fit_gae_corr", _gae_products, correlation, unit="1", source=_GAE,
+    formula="corr_T(A, A')",
     doc=f"Correlation of the recorded advantage with {_OVER}; 1 also where the recorded one was whitened afterwards.",
 )  # fmt: skip

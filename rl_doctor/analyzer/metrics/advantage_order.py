@@ -53,10 +53,12 @@ def _reordered(batch: Batch) -> Sum:
 
 metric(
     "advantage.negated_mean", _negated, mean, unit="1", source=_SOURCE,
+    formula="min over formulas A' of mean_i |A + A'|",
     doc="Mean of |recorded + recomputed| by the nearest of the known formulas: 0 for advantages whose sign is turned.",
 )  # fmt: skip
 metric(
     "advantage.reordered_mean", _reordered, mean, unit="1", source=_SOURCE,
+    formula="min over formulas A' of mean_i |sort(A)_i - sort(A')_i|",
     doc="Mean of |recorded - recomputed| by the nearest of the known formulas, both sorted over the generation batch: 0 for "
     "advantages in any order. Nothing where fewer than 4 sizes of advantage occur.",
 )  # fmt: skip

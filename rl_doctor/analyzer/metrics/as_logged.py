@@ -12,35 +12,63 @@ _SAMPLER: Final = "verl, utils/debug/metrics.py and rollout_corr_helper.py; TRL,
 
 logged_metric(
     "policy.kl_old", unit="nat", source=_KL,
+    formula="k1, k2 or k3 of x, by whatever mean the trainer takes",
     doc="KL between the old policy and the one being trained as logged, by an estimator that is not known (k1, k2 or k3).",
 )  # fmt: skip
 logged_metric(
     "policy.entropy_sequence",
     unit="nat",
     source="TRL, PPOTrainer",
+    formula="-mean_i sum_Ti logprob",
     doc="Sum over a response of minus the log-probability of each sampled token, mean over the responses; never below 0.",
 )
 logged_metric(
     "ref.kl_sequence", unit="nat", source="TRL, PPOTrainer",
+    formula="mean_i sum_Ti KL term",
     doc="KL to the reference policy as logged, summed over a response (not the mean over its tokens), mean over sequences.",
 )  # fmt: skip
 logged_metric(
     "reward.spread", unit="reward", source="TRL, GRPOTrainer",
+    formula="std_i R, or mean_g std_g R",
     doc="Standard deviation of the reward as logged, where it is not known whether it is that of the batch or the mean of the "
     "groups' own. 0 where no group tells its responses apart, in either case.",
 )  # fmt: skip
 logged_metric(
     "policy.ratio_clamped_mean", unit="1", source=_CLAMPED,
+    formula="mean_T clip(r, 1 - clip_low, 1 + clip_high)",
     doc="Mean of the ratio after it was clamped to the clip range, as logged.",
 )  # fmt: skip
-logged_metric("policy.ratio_clamped_min", unit="1", source=_CLAMPED, doc="Smallest ratio after clamping, as logged.")
-logged_metric("policy.ratio_clamped_max", unit="1", source=_CLAMPED, doc="Largest ratio after clamping, as logged.")
+logged_metric(
+    "policy.ratio_clamped_min",
+    unit="1",
+    source=_CLAMPED,
+    formula="min_T clip(r, 1 - clip_low, 1 + clip_high)",
+    doc="Smallest ratio after clamping, as logged.",
+)
+logged_metric(
+    "policy.ratio_clamped_max",
+    unit="1",
+    source=_CLAMPED,
+    formula="max_T clip(r, 1 - clip_low, 1 + clip_high)",
+    doc="Largest ratio after clamping, as logged.",
+)
 logged_metric(
     "mismatch.k1", unit="nat", source=_SAMPLER,
+    formula="-mean_T d",
     doc="Mean of rollout_logprob - the trainer's logprob as logged; signed, near 0 for honest logprobs.",
 )  # fmt: skip
-logged_metric("mismatch.abs_max", unit="nat", source=_SAMPLER, doc="Largest |d| as logged.")
+logged_metric("mismatch.abs_max", unit="nat", source=_SAMPLER, formula="max_T |d|", doc="Largest |d| as logged.")
 logged_metric(
-    "mismatch.prob_max", unit="1", source=_SAMPLER, doc="Largest absolute difference of the two probabilities as logged."
+    "mismatch.prob_max",
+    unit="1",
+    source=_SAMPLER,
+    formula="max_T |exp(logprob) - exp(rollout_logprob)|",
+    doc="Largest absolute difference of the two probabilities as logged.",
 )
-logged_metric("mismatch.prob_corr", unit="1", source=_SAMPLER, doc="Pearson correlation of the two probabilities as logged.")
+logged_metric(
+    "mismatch.prob_corr",
+    unit="1",
+    source=_SAMPLER,
+    formula="corr_T(exp(logprob), exp(rollout_logprob))",
+    doc="Pearson correlation of the two probabilities as logged.",
+)

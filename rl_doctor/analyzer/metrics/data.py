@@ -55,6 +55,7 @@ for _column in LOGPROBS:
         lambda s: s.high,
         unit="nat",
         source="a probability is at most 1",
+        formula=f"max_T {_column}",
         doc=f"Largest {_column} at a trained token.",
     )
     _counts = _positive(_column)
@@ -65,6 +66,7 @@ for _column in LOGPROBS:
         part=0,
         unit="1",
         source="a probability is at most 1",
+        formula=f"share_T[{_column} > 0]",
         doc=f"Share of trained tokens whose {_column} is above 0.",
     )
     metric(
@@ -74,6 +76,7 @@ for _column in LOGPROBS:
         part=1,
         unit="1",
         source="bfloat16 keeps the upper 16 bits of a float32",
+        formula=f"share_T[{_column} = bfloat16({_column})], {_column} != 0, rows with any above 0",
         doc=f"Share of the non-zero values of {_column} that bfloat16 can hold exactly, in rows with a value above 0.",
     )
 
@@ -107,6 +110,7 @@ metric(
     part=0,
     unit="1",
     source="arithmetic",
+    formula="share_i[length < 0]",
     doc="Share of rows with a negative length.",
 )
 metric(
@@ -116,5 +120,6 @@ metric(
     part=1,
     unit="1",
     source="arithmetic",
+    formula="share_i[stored_length != tokens stored or prompt_loss_tokens > prompt_length]",
     doc="Share of rows whose stored_length is not the number of tokens stored, or with more prompt loss tokens than prompt.",
 )

@@ -82,6 +82,7 @@ metric(
     part=0,
     unit="1",
     source=_COLLISION,
+    formula="share_i[another j of the group has tokens_j = tokens_i]",
     doc="Share of responses that are identical, token by token, to another of their group.",
 )
 metric(
@@ -91,6 +92,7 @@ metric(
     part=1,
     unit="1",
     source=_COLLISION,
+    formula="mean_i 1 - (1 - p_i)^(G - 1), p_i = exp(sum_Ti logprob)",
     doc="Share expected of independent samples, from the responses' own probabilities.",
 )
 metric(
@@ -100,6 +102,7 @@ metric(
     part=2,
     unit="1",
     source=_COLLISION,
+    formula="share_i[tokens_j = tokens_i for a j of the group, p_i < 1e-6]",
     doc="Share of responses that are identical to another of their group although their probability is below 1e-6.",
 )
 
@@ -122,5 +125,6 @@ def _between(batch: Batch) -> Sum:
 
 metric(
     "data.duplicate_between_frac", _between, mean, unit="1", source="counting pairs of sequences",
+    formula="share of pairs i, j of different groups[tokens_i = tokens_j]",
     doc="Share of pairs of responses to different prompts (groups) that are identical, token by token.",
 )  # fmt: skip

@@ -19,7 +19,7 @@ def _declare(name: str, column: str, doc: str) -> None:
     def total(batch: Batch) -> Sum:
         return row_sums(batch, column_sums(batch, column)[np.newaxis])[0]
 
-    metric(name, total, mean, unit="nat", source=_SHANNON, doc=doc)
+    metric(name, total, mean, unit="nat", source=_SHANNON, formula=f"mean_T {column}", doc=doc)
 
 
 _declare("policy.entropy", "entropy", "Mean entropy of the policy being trained, over the tokens trained on.")

@@ -58,32 +58,62 @@ def _deviation(batch: Batch) -> Sum:
 _SOURCE: Final = "DAPO, arXiv:2503.14476, section 3.2 (groups without variance give no gradient)"
 _COUNT: Final = "counting over the groups of the generation batch, by group identity"
 
-metric("group.count", _sizes, lambda s: float(s.count), unit="groups", source=_COUNT, doc="Number of groups with a known reward.")
-metric("group.size_min", _sizes, lambda s: s.min, unit="sequences", source=_COUNT, doc="Size of the smallest group.")
-metric("group.size_max", _sizes, lambda s: s.max, unit="sequences", source=_COUNT, doc="Size of the largest group.")
+metric(
+    "group.count",
+    _sizes,
+    lambda s: float(s.count),
+    unit="groups",
+    source=_COUNT,
+    formula="number of g",
+    doc="Number of groups with a known reward.",
+)
+metric(
+    "group.size_min",
+    _sizes,
+    lambda s: s.min,
+    unit="sequences",
+    source=_COUNT,
+    formula="min_g n_g",
+    doc="Size of the smallest group.",
+)
+metric(
+    "group.size_max",
+    _sizes,
+    lambda s: s.max,
+    unit="sequences",
+    source=_COUNT,
+    formula="max_g n_g",
+    doc="Size of the largest group.",
+)
 metric(
     "group.singleton_frac", _singletons, mean, unit="1", source=_COUNT,
+    formula="share_g[n_g = 1]",
     doc="Share of groups that have one sequence only.",
 )  # fmt: skip
 metric(
     "group.zero_std_frac", _signal, mean, part=0, unit="1", source=_SOURCE,
+    formula="share_g[max_g R = min_g R], n_g > 1",
     doc="Share of groups of two or more whose rewards are all equal.",
 )  # fmt: skip
 metric(
     "group.near_zero_std_frac", _signal, mean, part=1, unit="1", source=_SOURCE,
+    formula="share_g[0 < std_g R < max(.001 (max R - min R), 1e-6 max |R|)], n_g > 1",
     doc="Share of groups of two or more whose rewards differ, but with a standard deviation (ddof 1) below .001 of the range of "
     "the generation batch's rewards or below 1e-6 of the largest absolute reward.",
 )  # fmt: skip
 metric(
     "group.all_max_frac", _signal, mean, part=2, unit="1", source=_SOURCE,
+    formula="share_g[min_g R = max R], n_g > 1",
     doc="Share of groups of two or more whose rewards all equal the largest of the generation batch (all right). Where the whole "
     "batch has one reward, it counts as the largest if positive.",
 )  # fmt: skip
 metric(
     "group.all_min_frac", _signal, mean, part=3, unit="1", source=_SOURCE,
+    formula="share_g[max_g R = min R], n_g > 1",
     doc="Share of groups of two or more whose rewards all equal the smallest of the generation batch (all wrong).",
 )  # fmt: skip
 metric(
     "group.std_mean", _deviation, mean, unit="reward", source=_SOURCE,
+    formula="mean_g std_g R, ddof 1, n_g > 1",
     doc="Mean over groups of two or more of the standard deviation of the reward within the group, ddof 1.",
 )  # fmt: skip

@@ -213,6 +213,7 @@ for _prefix, _of, _of_short, _who in (
         part=0,
         unit="1",
         source=_SOURCE,
+        formula="share_i[lag_i != 0], lag_i = argmax over k in -3..3 of corr(a_t, b_t+k)",
         doc=f"Share of rows with at least 16 trained tokens in which {_who} agrees only at an offset of 1 to 3 positions.",
     )
     metric(
@@ -221,6 +222,7 @@ for _prefix, _of, _of_short, _who in (
         common_lag,
         unit="tokens",
         source=_SOURCE,
+        formula="mode_i lag_i",
         doc=f"The most frequent offset in -3..3 at which {_who} agrees; 0 in place.",
     )
     metric(
@@ -229,6 +231,7 @@ for _prefix, _of, _of_short, _who in (
         lag_share,
         unit="1",
         source=_SOURCE,
+        formula="share of i with lag_i != 0[lag_i = mode]",
         doc=f"Share of the shifted rows that have the most frequent offset, {_who}: 1 for a global shift.",
     )
     metric(
@@ -238,6 +241,7 @@ for _prefix, _of, _of_short, _who in (
         part=1,
         unit="1",
         source=_SOURCE,
+        formula="mean over i with lag_i != 0 of corr(a_t, b_t+lag_i)",
         doc=f"Mean correlation of the shifted rows at their offset, {_who}.",
     )
     metric(
@@ -246,5 +250,6 @@ for _prefix, _of, _of_short, _who in (
         short_lag,
         unit="tokens",
         source=_SOURCE,
+        formula="argmax over k in -3..3 of corr(a_t, b_t+k), rows pooled",
         doc=f"Offset at which the pooled pairs of rows with fewer than 16 trained tokens agree, {_who}; 0 in place.",
     )

@@ -62,31 +62,53 @@ def _turns(batch: Batch) -> Sum:
     return Sum.of(turns[known(turns)].astype(np.float64))
 
 
-metric("length.mean", _lengths, mean, unit="tokens", source=_COUNT, doc="Mean response length, tool and aborted ones included.")
-metric("length.min", _ends, lambda s: s.min, unit="tokens", source=_COUNT, doc="Shortest response.")
-metric("length.max", _ends, lambda s: s.max, unit="tokens", source=_COUNT, doc="Longest response.")
+metric(
+    "length.mean",
+    _lengths,
+    mean,
+    unit="tokens",
+    source=_COUNT,
+    formula="mean_i L",
+    doc="Mean response length, tool and aborted ones included.",
+)
+metric("length.min", _ends, lambda s: s.min, unit="tokens", source=_COUNT, formula="min_i L", doc="Shortest response.")
+metric("length.max", _ends, lambda s: s.max, unit="tokens", source=_COUNT, formula="max_i L", doc="Longest response.")
 metric(
     "length.mean_completed", _completed_lengths, mean, unit="tokens", source=_COUNT,
+    formula="mean_i L, i not aborted",
     doc="Mean response length without aborted responses.",
 )  # fmt: skip
 metric(
     "length.limit_frac", _limit, mean, part=0, unit="1", source=_COUNT,
+    formula="share_i[L >= max_response_length]",
     doc="Share of responses at least as long as the configured maximum.",
 )  # fmt: skip
 metric(
     "length.limit_frac_completed", _limit, mean, part=1, unit="1", source=_COUNT,
+    formula="share_i[L >= max_response_length], i not aborted",
     doc="Share of responses, without aborted ones, at least as long as the configured maximum.",
 )  # fmt: skip
 metric(
     "length.truncated_frac", _truncated, mean, part=0, unit="1", source=_COUNT,
+    formula="share_i[finish_reason = length]",
     doc="Share of responses with a known finish_reason that were cut off for their length.",
 )  # fmt: skip
 metric(
     "length.truncated_frac_completed", _truncated, mean, part=1, unit="1", source=_COUNT,
+    formula="share_i[finish_reason = length], i not aborted",
     doc="Share of responses with a known finish_reason, without aborted ones, that were cut off for their length.",
 )  # fmt: skip
 metric(
     "length.aborted_frac", _aborts, mean, unit="1", source=_COUNT,
+    formula="share_i[L = 0 or finish_reason = abort]",
     doc="Share of responses of length 0 or with finish_reason abort. Masked responses and padding rows are not aborted.",
 )  # fmt: skip
-metric("turns.mean", _turns, mean, unit="turns", source=_COUNT, doc="Mean number of assistant turns per sequence.")
+metric(
+    "turns.mean",
+    _turns,
+    mean,
+    unit="turns",
+    source=_COUNT,
+    formula="mean_i turns",
+    doc="Mean number of assistant turns per sequence.",
+)

@@ -93,15 +93,18 @@ _PPO: Final = "PPO, arXiv:1707.06347, eq. 7; dual clip, arXiv:1912.09729, eq. 4"
 
 metric(
     "policy.loss_pg", _configured, mean, unit="1", source=_PPO,
+    formula="loss_agg of max(-A r, -A clip(r)), at most dual_clip |A| where A < 0",
     doc="Clipped policy loss of vanilla PPO under the configured aggregation, over all rows of the step at once.",
 )  # fmt: skip
 for _index, _name in enumerate(AGGREGATIONS):
     metric(
         f"policy.loss_pg_{_name.replace('-', '_')}", _losses, mean, part=_index, unit="1", source=_PPO,
+        formula=f"{_name} of max(-A r, -A clip(r)), at most dual_clip |A| where A < 0",
         doc=f"Clipped policy loss of vanilla PPO under {_name}; sequences without a token trained on are left out.",
     )  # fmt: skip
 metric(
     "policy.loss_total", _configured_total, mean, unit="1", source=_PPO,
+    formula="loss_pg - entropy_coef agg(entropy) + kl_coef agg(KL term)",
     doc="policy.loss_pg - entropy_coef * entropy + kl_coef * KL to the reference, each under the configured aggregation; "
     "without the KL term where the KL is in the reward.",
 )  # fmt: skip

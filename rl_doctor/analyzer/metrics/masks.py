@@ -96,26 +96,34 @@ def _last_other(batch: Batch, filler: Bools) -> NDArray[np.int64]:
     return np.asarray(np.maximum(stops - 1 - run - batch.splits[:-1], -1))
 
 
-def _declare(name: str, of: Reduction, index: int, doc: str, *, unit: str = "1") -> None:
-    metric(f"mask.{name}", of, mean, part=index, unit=unit, source=_SOURCE, doc=doc)
+def _declare(name: str, of: Reduction, index: int, doc: str, *, formula: str, unit: str = "1") -> None:
+    metric(f"mask.{name}", of, mean, part=index, unit=unit, source=_SOURCE, formula=formula, doc=doc)
 
 
-_declare("beyond_length_frac", _beyond, 0, "Share of trained tokens at or beyond response_length.")
-_declare("beyond_length_row_frac", _beyond, 1, "Share of rows that train a token at or beyond response_length.")
 _declare(
-    "length_agreement",
-    _beyond,
-    2,
-    "Share of stored tokens that are trained exactly if they lie before response_length, in rows that train anything.",
-)
+    "beyond_length_frac", _beyond, 0, formula="share_T[t >= response_length]",
+    doc="Share of trained tokens at or beyond response_length.",
+)  # fmt: skip
+_declare(
+    "beyond_length_row_frac", _beyond, 1, formula="share_i[any t in Ti: t >= response_length]",
+    doc="Share of rows that train a token at or beyond response_length.",
+)  # fmt: skip
+_declare(
+    "length_agreement", _beyond, 2, formula="share over stored t[m = [t < response_length]]",
+    doc="Share of stored tokens that are trained exactly if they lie before response_length, in rows that train anything.",
+)  # fmt: skip
 _declare(
     "trailing_pad_frac",
     _trailing_pad,
     0,
     "Share of trained tokens that are padding after the last other token; one is allowed where it may have been sampled: where "
     "padding is the EOS token, or the lengths are known.",
+    formula="share_T[t after the last token that is no padding]",
 )
-_declare("trailing_pad_row_frac", _trailing_pad, 1, "Share of rows that train such padding.")
+_declare(
+    "trailing_pad_row_frac", _trailing_pad, 1, formula="share_i[any t in Ti after the last token that is no padding]",
+    doc="Share of rows that train such padding.",
+)  # fmt: skip
 
 
 @reduction(zero=Sum(), needs=("response_mask", "token_id"), optional=("finish_reason", "response_length", "role"))
@@ -148,6 +156,7 @@ metric(
     mean,
     unit="1",
     source=_SOURCE,
+    formula="share_i[EOS untrained | token before it trained]",
     doc="Of the rows that end by an EOS token right after a trained token, the share in which that EOS is not trained.",
 )
 
@@ -167,13 +176,17 @@ def _roles(batch: Batch) -> Sums:
 
 
 _declare(
-    "role_agreement",
-    _roles,
-    0,
-    "Share of tokens with a role that are trained exactly if the assistant wrote them, in rows that train anything.",
-)
-_declare("observation_frac", _roles, 1, "Share of trained tokens that a tool, a user or the system wrote.")
-_declare("observation_trained_frac", _roles, 2, "Share of the tokens written by a tool, a user or the system that are trained.")
+    "role_agreement", _roles, 0, formula="share over t with a role[m = [role = assistant]]",
+    doc="Share of tokens with a role that are trained exactly if the assistant wrote them, in rows that train anything.",
+)  # fmt: skip
+_declare(
+    "observation_frac", _roles, 1, formula="share_T[role != assistant]",
+    doc="Share of trained tokens that a tool, a user or the system wrote.",
+)  # fmt: skip
+_declare(
+    "observation_trained_frac", _roles, 2, formula="share over t with another role[m]",
+    doc="Share of the tokens written by a tool, a user or the system that are trained.",
+)  # fmt: skip
 
 
 @derived
@@ -203,6 +216,7 @@ metric(
     mean,
     unit="1",
     source=_SOURCE,
+    formula="share over stored t[m = [rollout_logprob is known]]",
     doc="Share of tokens that are trained exactly if the engine gave a logprob for them, in rows that hold both kinds.",
 )
 
@@ -260,17 +274,13 @@ def _unsampled(batch: Batch) -> Sums:
 
 
 _declare(
-    "unsampled_frac",
-    _unsampled,
-    0,
-    "Share of trained tokens in runs of three or more, between sampled tokens, for which the engine gave no logprob.",
-)
+    "unsampled_frac", _unsampled, 0, formula="share_T[rollout_logprob unknown, in a run of 3 or more between sampled tokens]",
+    doc="Share of trained tokens in runs of three or more, between sampled tokens, for which the engine gave no logprob.",
+)  # fmt: skip
 _declare(
-    "unsampled_hard_frac",
-    _unsampled,
-    1,
-    "Share of trained tokens in such runs whose rollout_logprob is NaN, or 0 where the trainer's is below -1.",
-)
+    "unsampled_hard_frac", _unsampled, 1, formula="share_T[rollout_logprob NaN, or 0 with logprob < -1, in such a run]",
+    doc="Share of trained tokens in such runs whose rollout_logprob is NaN, or 0 where the trainer's is below -1.",
+)  # fmt: skip
 
 
 @reduction(zero=Sums(), needs=("prompt_loss_tokens",))
@@ -281,8 +291,13 @@ def _prompt(batch: Batch) -> Sums:
     return Sums((Sum.of(values, int(rows.sum())), Sum.counted(int(np.count_nonzero(values)), int(rows.sum()))))
 
 
-_declare("prompt_loss_tokens", _prompt, 0, "Mean number of prompt positions in the loss, per row.", unit="tokens")
-_declare("prompt_loss_frac", _prompt, 1, "Share of rows with a prompt position in the loss.")
+_declare(
+    "prompt_loss_tokens", _prompt, 0, unit="tokens", formula="mean_i prompt_loss_tokens",
+    doc="Mean number of prompt positions in the loss, per row.",
+)  # fmt: skip
+_declare(
+    "prompt_loss_frac", _prompt, 1, "Share of rows with a prompt position in the loss.", formula="share_i[prompt_loss_tokens > 0]"
+)
 
 
 @reduction(zero=Sums(), needs=("response_mask", "advantage"))
@@ -332,20 +347,21 @@ metric(
     _share,
     unit="1",
     source=_SOURCE,
+    formula="sum_(t not in T) |A| / sum_t |A|",
     doc="Share of the sum of |advantage| at untrained tokens, not counting rows that repeat their one advantage there.",
 )
 _declare(
-    "adv_outside_row_frac",
-    _advantage,
-    2,
-    "Share of rows with an advantage at untrained tokens other than the row's own constant.",
-)
+    "adv_outside_row_frac", _advantage, 2, formula="share_i[A != 0 at a t not in Ti, other than the row's constant]",
+    doc="Share of rows with an advantage at untrained tokens other than the row's own constant.",
+)  # fmt: skip
 _declare(
-    "adv_broadcast_frac", _advantage, 3, "Share of rows with one constant advantage that repeat it at every untrained token."
-)
+    "adv_broadcast_frac", _advantage, 3, formula="share over i with one A[A the same at all t not in Ti]",
+    doc="Share of rows with one constant advantage that repeat it at every untrained token.",
+)  # fmt: skip
 _declare(
-    "adv_inside_zero_frac", _advantage, 4, "Share of trained tokens with advantage 0, in rows whose advantages are not all 0."
-)
+    "adv_inside_zero_frac", _advantage, 4, formula="share_T[A = 0], rows with any A != 0",
+    doc="Share of trained tokens with advantage 0, in rows whose advantages are not all 0.",
+)  # fmt: skip
 
 
 @reduction(zero=Sums(), needs=("response_mask",), optional=("loss_mask", "finish_reason", "response_length"))
@@ -364,16 +380,15 @@ def _empty(batch: Batch) -> Sums:
     return Sums(tuple(Sum.counted(int(flags.sum()), int(rows.sum())) for flags in found))
 
 
-_declare("empty_frac", _empty, 0, "Share of rows without a trained token; padding rows and rows without a response are left out.")
 _declare(
-    "empty_unexplained_frac",
-    _empty,
-    1,
-    "Share of rows without a trained token whose finish_reason is neither length nor abort, and that were not rejected.",
-)
+    "empty_frac", _empty, 0, formula="share_i[Ti empty]",
+    doc="Share of rows without a trained token; padding rows and rows without a response are left out.",
+)  # fmt: skip
 _declare(
-    "rejected_frac",
-    _empty,
-    2,
-    "Share of rows without a trained token that the loss still counts (loss_mask): rejected as a whole.",
-)
+    "empty_unexplained_frac", _empty, 1, formula="share_i[Ti empty, loss_mask empty, finish_reason neither length nor abort]",
+    doc="Share of rows without a trained token whose finish_reason is neither length nor abort, and that were not rejected.",
+)  # fmt: skip
+_declare(
+    "rejected_frac", _empty, 2, formula="share_i[Ti empty, loss_mask not empty]",
+    doc="Share of rows without a trained token that the loss still counts (loss_mask): rejected as a whole.",
+)  # fmt: skip

@@ -332,27 +332,35 @@ def _first_spread(batch: Batch) -> Sums:
     return _spread(pair, rows, np.where(filled, pass_moments(batch), 0.0))
 
 
-_PAIR_METRICS: Final[tuple[tuple[str, str, bool, int | None, Callable[..., float], str], ...]] = (
-    ("abs", "nat", False, 0, mean, "Mean |d|."),
-    ("k3", "nat", False, 2, mean, "Mean exp(d) - 1 - d, an unbiased estimate of the KL divergence."),
-    ("corr", "1", True, None, correlation, "Pearson correlation of the two logprobs."),
+_PAIR_METRICS: Final[tuple[tuple[str, str, bool, int | None, Callable[..., float], str, str], ...]] = (
+    ("abs", "nat", False, 0, mean, "mean |d|", "Mean |d|."),
+    ("k3", "nat", False, 2, mean, "mean exp(d) - 1 - d", "Mean exp(d) - 1 - d, an unbiased estimate of the KL divergence."),
+    ("corr", "1", True, None, correlation, "corr(a, b)", "Pearson correlation of the two logprobs."),
     (
-        "slope", "1", True, None, slope,
+        "slope", "1", True, None, slope, "cov(a, b) / var(a)",
         "Least-squares slope of the second logprob on the first; away from 1 for another temperature.",
     ),
-    ("exp_mean", "1", False, 1, mean, "Mean exp(d): 1 if the first logprob is that of the distribution really sampled."),
-    ("exp_mean_clamped", "1", True, 7, mean, "Mean of min(exp(d), 10), which single tokens cannot dominate."),
-    ("exp_std", "1", True, None, _exp_std, "Standard deviation of exp(d) over tokens, for the error of its mean."),
-    ("prob_abs", "1", True, 8, mean, "Mean absolute difference of the two probabilities."),
+    (
+        "exp_mean", "1", False, 1, mean, "mean exp(d)",
+        "Mean exp(d): 1 if the first logprob is that of the distribution really sampled.",
+    ),
+    (
+        "exp_mean_clamped", "1", True, 7, mean, "mean min(exp(d), 10)",
+        "Mean of min(exp(d), 10), which single tokens cannot dominate.",
+    ),
+    ("exp_std", "1", True, None, _exp_std, "std exp(d)", "Standard deviation of exp(d) over tokens, for the error of its mean."),
+    ("prob_abs", "1", True, 8, mean, "mean |exp(a) - exp(b)|", "Mean absolute difference of the two probabilities."),
 )  # fmt: skip
 
-for _suffix, _unit, _wide, _part, _final, _doc in _PAIR_METRICS:
+for _suffix, _unit, _wide, _part, _final, _formula, _doc in _PAIR_METRICS:
     metric(
         f"mismatch.{_suffix}", _rollout_spread if _wide else _rollout_rows, _final, part=_part, unit=_unit, source=_P1,
+        formula=_formula,
         doc=f"{_doc} d = trainer's logprob - rollout_logprob, trained tokens.",
     )  # fmt: skip
     metric(
         f"mismatch.first_{_suffix}", _first_spread if _wide else _first_rows, _final, part=_part, unit=_unit, source=_P1,
+        formula=_formula,
         doc=f"{_doc} d = logprob - old_logprob, trained tokens of the first mini-batch after sampling.",
     )  # fmt: skip
 
@@ -376,6 +384,7 @@ metric(
     mean,
     unit="1",
     source="renormalised sampling gives d <= 0 at every token",
+    formula="share over T with |d| > .02[d < 0]",
     doc="Of the trained tokens whose |d| is above .02 nat, the share with d < 0.",
 )
 metric(
@@ -384,9 +393,10 @@ metric(
     lambda s: s.low,
     unit="nat",
     source="log of the kept mass bounds d under truncation",
+    formula="min_T d",
     doc="Smallest d.",
 )
-metric("mismatch.max", _range, lambda s: s.high, unit="nat", source="arithmetic", doc="Largest d.")
+metric("mismatch.max", _range, lambda s: s.high, unit="nat", source="arithmetic", formula="max_T d", doc="Largest d.")
 
 
 @reduction(zero=Sums(), needs=("rollout_logprob",), optional=_ROLLOUT)
@@ -410,6 +420,7 @@ metric(
     part=0,
     unit="1",
     source="engines pad missing logprobs with 0, which is probability 1",
+    formula="share_T[rollout_logprob = 0, logprob < -1]",
     doc="Share of trained tokens with rollout_logprob exactly 0 where the trainer's is below -1.",
 )
 metric(
@@ -419,6 +430,7 @@ metric(
     part=1,
     unit="1",
     source="arithmetic",
+    formula="share_T[rollout_logprob = 0]",
     doc="Share of trained tokens with rollout_logprob exactly 0.",
 )
 metric(
@@ -428,6 +440,7 @@ metric(
     part=2,
     unit="1",
     source="arithmetic",
+    formula="share_T[rollout_logprob not finite]",
     doc="Share of trained tokens whose rollout_logprob is NaN or infinite.",
 )
 
@@ -444,5 +457,6 @@ metric(
     mean,
     unit="1",
     source="truncated importance sampling corrects the loss for the sampler's distribution",
+    formula="mean_T is_weight",
     doc="Mean importance weight of the rollout correction, as applied in the loss.",
 )

@@ -56,14 +56,50 @@ def _old_reference(batch: Batch) -> Sums:
     return _distances(batch, (("old_logprob", "ref_logprob"), ("logprob", "ref_logprob")), first=True)
 
 
-for _name, _of, _index, _doc in (
-    ("rollout_to_old", _nearest, 0, "Mean |rollout_logprob - old_logprob|, first mini-batch where known."),
-    ("rollout_to_new", _nearest, 1, "Mean |rollout_logprob - logprob|, first mini-batch where known."),
-    ("old_to_new", _nearest, 2, "Mean |logprob - old_logprob| at the same tokens, first mini-batch where known."),
-    ("rollout_to_ref", _reference, 0, "Mean |rollout_logprob - ref_logprob|: small if the engine samples the reference."),
-    ("old_to_ref", _reference, 1, "Mean |old_logprob - ref_logprob| at the same tokens."),
-    ("first_old_to_ref", _old_reference, 0, "Mean |old_logprob - ref_logprob|, first mini-batch where known."),
-    ("first_new_to_ref", _old_reference, 1, "Mean |logprob - ref_logprob|, first mini-batch where known."),
+for _name, _of, _index, _formula, _doc in (
+    (
+        "rollout_to_old",
+        _nearest,
+        0,
+        "|rollout_logprob - old_logprob|",
+        "Mean |rollout_logprob - old_logprob|, first mini-batch where known.",
+    ),
+    (
+        "rollout_to_new",
+        _nearest,
+        1,
+        "|rollout_logprob - logprob|",
+        "Mean |rollout_logprob - logprob|, first mini-batch where known.",
+    ),
+    (
+        "old_to_new",
+        _nearest,
+        2,
+        "|logprob - old_logprob|",
+        "Mean |logprob - old_logprob| at the same tokens, first mini-batch where known.",
+    ),
+    (
+        "rollout_to_ref",
+        _reference,
+        0,
+        "|rollout_logprob - ref_logprob|",
+        "Mean |rollout_logprob - ref_logprob|: small if the engine samples the reference.",
+    ),
+    ("old_to_ref", _reference, 1, "|old_logprob - ref_logprob|", "Mean |old_logprob - ref_logprob| at the same tokens."),
+    (
+        "first_old_to_ref",
+        _old_reference,
+        0,
+        "|old_logprob - ref_logprob|",
+        "Mean |old_logprob - ref_logprob|, first mini-batch where known.",
+    ),
+    (
+        "first_new_to_ref",
+        _old_reference,
+        1,
+        "|logprob - ref_logprob|",
+        "Mean |logprob - ref_logprob|, first mini-batch where known.",
+    ),
 ):
     metric(
         f"mismatch.{_name}",
@@ -72,6 +108,7 @@ for _name, _of, _index, _doc in (
         part=_index,
         unit="nat",
         source="the nearest of several policies is the one that sampled",
+        formula=f"mean_T {_formula}",
         doc=_doc,
     )
 
@@ -93,6 +130,7 @@ metric(
     lambda s: s.low,
     unit="nat",
     source="a step that holds a first mini-batch holds rows whose ratio is 1",
+    formula="min_i mean_Ti |x|, 8 tokens or more",
     doc="Smallest mean |logprob - old_logprob| of any row with at least 8 trained tokens, where mini-batches are not known.",
 )
 
@@ -108,5 +146,6 @@ metric(
     mean,
     unit="1",
     source="decoupled and bypass modes of asynchronous trainers",
+    formula="share_i[old_logprob = rollout_logprob at all t in Ti]",
     doc="Share of rows whose old_logprob repeats rollout_logprob bit by bit: the ratio itself then corrects for staleness.",
 )

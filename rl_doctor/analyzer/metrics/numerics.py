@@ -26,10 +26,12 @@ def _declare_nonfinite(column: str) -> None:
 
     metric(
         f"numerics.nonfinite.{column}", counts, total, part=0, unit="tokens", source=_SOURCE,
+        formula=f"number of T[{column} not finite]",
         doc=f"Number of tokens trained on at which {column} is NaN or infinite.",
     )  # fmt: skip
     metric(
         f"numerics.nonfinite_stored.{column}", counts, total, part=1, unit="tokens", source=_SOURCE,
+        formula=f"number of stored t[{column} not finite]",
         doc=f"Number of stored tokens, masked ones included, at which {column} is NaN or infinite.",
     )  # fmt: skip
 
@@ -42,6 +44,7 @@ def _without_reward(batch: Batch) -> Sum:
 
 metric(
     "numerics.missing_reward_frac", _without_reward, mean, unit="1", source=_SOURCE,
+    formula="share_i[R unknown], i not aborted",
     doc="Share of sequences, aborted ones left out, whose reward is NaN or was not recorded.",
 )  # fmt: skip
 
@@ -53,6 +56,7 @@ def _infinite_reward(batch: Batch) -> Sum:
 
 metric(
     "numerics.infinite_reward_frac", _infinite_reward, mean, unit="1", source=_SOURCE,
+    formula="share_i[R infinite]",
     doc="Share of sequences whose reward is infinite.",
 )  # fmt: skip
 

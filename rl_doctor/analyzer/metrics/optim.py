@@ -44,17 +44,21 @@ _SOURCE: Final = "the trainer's own value"
 
 metric(
     "optim.grad_norm", _grad_norm, mean, unit="1", source=_SOURCE,
+    formula="|gradient| before clipping",
     doc="Gradient norm before clipping, mean over the rows of the step, or as logged.",
 )  # fmt: skip
 metric(
     "optim.grad_norm_max", _grad_norm_ends, lambda s: s.max, unit="1", source=_SOURCE,
+    formula="max over rows of grad_norm",
     doc="Largest gradient norm before clipping among the rows of the step, or as logged.",
 )  # fmt: skip
 metric(
     "optim.clip_coef", _clip_coef, mean, unit="1", source="torch.nn.utils.clip_grad_norm_, PyTorch 2.13",
+    formula="min(1, max_grad_norm / (grad_norm + 1e-6))",
     doc="min(1, max_grad_norm / (grad_norm + 1e-6)), by which clipping scales the gradient; mean over the rows of the step.",
 )  # fmt: skip
 metric(
     "optim.learning_rate", _learning_rate, mean, unit="1", source=_SOURCE,
+    formula="learning_rate",
     doc="Learning rate, mean over the rows of the step, or as logged.",
 )  # fmt: skip

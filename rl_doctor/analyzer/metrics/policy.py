@@ -107,27 +107,47 @@ def _ratio_quantile(q: float) -> Callable[[Histogram], float]:
 
 metric(
     "policy.ratio_mean", _ratio_sum, mean, unit="1", source=_PPO,
+    formula="mean_T r",
     doc="Mean of exp(logprob - old_logprob) over the tokens trained on.",
 )  # fmt: skip
-metric("policy.ratio_min", _ratio_extremes, lambda s: s.min, unit="1", source=_PPO, doc="Smallest ratio trained on.")
-metric("policy.ratio_max", _ratio_extremes, lambda s: s.max, unit="1", source=_PPO, doc="Largest ratio trained on.")
+metric(
+    "policy.ratio_min",
+    _ratio_extremes,
+    lambda s: s.min,
+    unit="1",
+    source=_PPO,
+    formula="min_T r",
+    doc="Smallest ratio trained on.",
+)
+metric(
+    "policy.ratio_max",
+    _ratio_extremes,
+    lambda s: s.max,
+    unit="1",
+    source=_PPO,
+    formula="max_T r",
+    doc="Largest ratio trained on.",
+)
 for _name, _q in (("p01", 0.01), ("p50", 0.5), ("p99", 0.99)):
     metric(
         f"policy.ratio_{_name}", _histogram, _ratio_quantile(_q), unit="1", source=_PPO,
+        formula=f"quantile_T(r, {_q})",
         doc=f"Quantile {_q} of the ratio over the tokens trained on; its logarithm is right within .4%.",
     )  # fmt: skip
 metric(
     "policy.ratio_zero_frac", _zeros, mean, unit="1", source=_COUNT,
+    formula="share_T[x = 0]",
     doc="Share of tokens whose log-ratio is exactly 0.",
 )  # fmt: skip
 for _index, (_name, _formula) in enumerate(KL_FORMULAS.items()):
     metric(
         f"policy.kl_old_{_name}", _kl, mean, part=_index, unit="nat", source=SCHULMAN,
+        formula=f"mean_T {_formula}",
         doc=f"Mean of {_formula} with x = logprob - old_logprob over the tokens trained on: estimates KL(old||new).",
     )  # fmt: skip
 
 
-def _declare(prefix: str, of_class: int, rows: Callable[[Batch], Bools], when: str) -> None:
+def _declare(prefix: str, letter: str, of_class: int, rows: Callable[[Batch], Bools], when: str) -> None:
     """Register the ratio metrics over the rows that ``rows`` picks, which are those ``of_class``."""
 
     @reduction(zero=Sums(), needs=(*NEEDS, *PASS_NEEDS), optional=PASS_OPTIONAL)
@@ -146,18 +166,47 @@ def _declare(prefix: str, of_class: int, rows: Callable[[Batch], Bools], when: s
         positive, negative = np.split(tops[of_class], 2)
         return Histogram.of_counts(np.concatenate([positive + negative, np.zeros_like(positive)]))
 
-    metric(f"policy.{prefix}_ratio_mean", sums, mean, part=2, unit="1", source=_PPO, doc=f"Mean ratio {when}.")
-    metric(f"policy.{prefix}_ratio_abs_mean", sums, mean, part=0, unit="nat", source=_PPO, doc=f"Mean absolute log-ratio {when}.")
+    metric(
+        f"policy.{prefix}_ratio_mean",
+        sums,
+        mean,
+        part=2,
+        unit="1",
+        source=_PPO,
+        formula=f"mean_{letter} r",
+        doc=f"Mean ratio {when}.",
+    )
+    metric(
+        f"policy.{prefix}_ratio_abs_mean",
+        sums,
+        mean,
+        part=0,
+        unit="nat",
+        source=_PPO,
+        formula=f"mean_{letter} |x|",
+        doc=f"Mean absolute log-ratio {when}.",
+    )
     metric(
         f"policy.{prefix}_ratio_abs_p99", sizes, _quantile(0.99), unit="nat", source=_PPO,
+        formula=f"quantile_{letter}(|x|, .99)",
         doc=f"Quantile .99 of the absolute log-ratio {when}, right within .4%.",
     )  # fmt: skip
-    metric(f"policy.{prefix}_kl_k3", sums, mean, part=1, unit="nat", source=SCHULMAN, doc=f"policy.kl_old_k3 {when}.")
+    metric(
+        f"policy.{prefix}_kl_k3",
+        sums,
+        mean,
+        part=1,
+        unit="nat",
+        source=SCHULMAN,
+        formula=f"mean_{letter} exp(x) - 1 - x",
+        doc=f"policy.kl_old_k3 {when}.",
+    )
     metric(
         f"policy.{prefix}_zero_frac", zeros, mean, unit="1", source=_COUNT,
+        formula=f"share_{letter}[x = 0]",
         doc=f"Share of tokens whose log-ratio is exactly 0 {when}.",
     )  # fmt: skip
 
 
-_declare("first", _FIRST, first_rows, "in the first mini-batch, before any optimizer step on the generation batch")
-_declare("later", _LATER, later_rows, "in mini-batches before which an optimizer step was taken on the generation batch")
+_declare("first", "F", _FIRST, first_rows, "in the first mini-batch, before any optimizer step on the generation batch")
+_declare("later", "S", _LATER, later_rows, "in mini-batches before which an optimizer step was taken on the generation batch")

@@ -46,13 +46,16 @@ for _index, (_name, _formula) in enumerate(KL_FORMULAS.items()):
     _clamp = "; clamped as the configuration says" if _name == "k3" else ""
     metric(
         f"ref.kl_{_name}", _kl, mean, part=_index, unit="nat", source=SCHULMAN,
+        formula=f"mean_T {_formula.replace('x', 'y').replace('eyp', 'exp')}",
         doc=f"Mean of {_formula} with x = ref_logprob - logprob over the tokens trained on: estimates KL(new||ref){_clamp}.",
     )  # fmt: skip
     metric(
         f"ref.kl_first_{_name}", _first, mean, part=_index, unit="nat", source=SCHULMAN,
+        formula=f"mean_F {_formula.replace('x', 'y').replace('eyp', 'exp')}",
         doc=f"ref.kl_{_name} in the first mini-batch, before any optimizer step on the generation batch.",
     )  # fmt: skip
 metric(
     "ref.kl", _configured, mean, unit="nat", source=SCHULMAN,
+    formula="mean_T of config.kl_estimator at y",
     doc="Mean KL to the reference policy by the estimator that the configuration names (k1, k2, k3 or abs).",
 )  # fmt: skip

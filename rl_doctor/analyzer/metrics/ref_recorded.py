@@ -50,5 +50,6 @@ def _relative(part: int) -> Callable[[Sums], float]:
 for _part, _form in enumerate(FORMS, 1):
     metric(
         f"ref.kl_recorded_gap_{_form}", _gaps, _relative(_part), unit="1", source=SCHULMAN,
+        formula=f"sum_T |kl - {_form.replace('_', ' ')}(y)| / sum_T |kl|",
         doc=f"Mean absolute difference of the recorded KL term to {_form.replace('_', ' ')}, over the mean size of the term.",
     )  # fmt: skip

@@ -63,36 +63,70 @@ def _of_truncated(batch: Batch) -> Sum:
     return Sum.of(reward[np.equal(batch.columns["finish_reason"], "length").astype(np.bool_) & ~np.isnan(reward)])
 
 
-for _prefix, _column, _what in (("reward.", "reward", "reward"), ("reward.score_", "score", "score before shaping")):
+for _prefix, _column, _letter, _what in (
+    ("reward.", "reward", "R", "reward"),
+    ("reward.score_", "score", "score", "score before shaping"),
+):
     _sums, _ends = _moments(_column), _extremes(_column)
-    metric(f"{_prefix}mean", _sums, mean, part=0, unit="reward", source=_SOURCE, doc=f"Mean {_what} per sequence.")
+    metric(
+        f"{_prefix}mean",
+        _sums,
+        mean,
+        part=0,
+        unit="reward",
+        source=_SOURCE,
+        formula=f"mean_i {_letter}",
+        doc=f"Mean {_what} per sequence.",
+    )
     metric(
         f"{_prefix}std", _sums, _sample_std, unit="reward", source=_SOURCE,
+        formula=f"std_i {_letter}, ddof 1",
         doc=f"Standard deviation of the {_what} over the whole generation batch, ddof 1.",
     )  # fmt: skip
-    metric(f"{_prefix}min", _ends, lambda s: s.min, unit="reward", source=_SOURCE, doc=f"Smallest {_what}.")
-    metric(f"{_prefix}max", _ends, lambda s: s.max, unit="reward", source=_SOURCE, doc=f"Largest {_what}.")
+    metric(
+        f"{_prefix}min",
+        _ends,
+        lambda s: s.min,
+        unit="reward",
+        source=_SOURCE,
+        formula=f"min_i {_letter}",
+        doc=f"Smallest {_what}.",
+    )
+    metric(
+        f"{_prefix}max",
+        _ends,
+        lambda s: s.max,
+        unit="reward",
+        source=_SOURCE,
+        formula=f"max_i {_letter}",
+        doc=f"Largest {_what}.",
+    )
 metric(
     "reward.at_max_frac", _at_bounds, mean, part=0, unit="1", source=_SOURCE,
+    formula="share_i[R = max R]",
     doc="Share of sequences whose reward equals the largest of the generation batch.",
 )  # fmt: skip
 metric(
     "reward.at_min_frac", _at_bounds, mean, part=1, unit="1", source=_SOURCE,
+    formula="share_i[R = min R]",
     doc="Share of sequences whose reward equals the smallest of the generation batch.",
 )  # fmt: skip
 
 
 metric(
     "reward.distinct_frac", _at_bounds, mean, part=2, unit="1", source=_SOURCE,
+    formula="share_i[no other j has R_j = R_i, min R < R_i < max R]",
     doc="Share of sequences whose reward no other sequence of the generation batch has and that is neither its largest nor its "
     "smallest: near 0 for a reward with few values, near 1 for a continuous one.",
 )  # fmt: skip
 metric(
     "reward.truncated_mean", _of_truncated, mean, unit="reward", source=_SOURCE,
+    formula="mean_i R, finish_reason = length",
     doc="Mean reward of the sequences that were cut off for their length by finish_reason.",
 )  # fmt: skip
 metric(
     "length.limit_reward_mean", _at_limit, mean, unit="reward", source=_SOURCE,
+    formula="mean_i R, L >= max_response_length",
     doc="Mean reward of the responses at least as long as the configured maximum.",
 )  # fmt: skip
 
@@ -120,11 +154,14 @@ def _components(columns: tuple[str, ...]) -> Iterable[Metric]:
         name, sums = f"reward.component.{component}", _moments(column)
         ends = _extremes(column)
         of = f"of the reward component {component}"
-        yield Metric(f"{name}.mean", "reward", sums, mean, _SOURCE, f"Mean {of}.", part=0)
-        yield Metric(f"{name}.std", "reward", sums, _sample_std, _SOURCE, f"Standard deviation {of}, ddof 1.")
-        yield Metric(f"{name}.min", "reward", ends, lambda s: s.min, _SOURCE, f"Smallest value {of}.")
-        yield Metric(f"{name}.max", "reward", ends, lambda s: s.max, _SOURCE, f"Largest value {of}.")
+        yield Metric(f"{name}.mean", "reward", sums, mean, _SOURCE, f"Mean {of}.", part=0, formula="mean_i R_c")
+        yield Metric(
+            f"{name}.std", "reward", sums, _sample_std, _SOURCE, f"Standard deviation {of}, ddof 1.", formula="std_i R_c, ddof 1"
+        )
+        yield Metric(f"{name}.min", "reward", ends, lambda s: s.min, _SOURCE, f"Smallest value {of}.", formula="min_i R_c")
+        yield Metric(f"{name}.max", "reward", ends, lambda s: s.max, _SOURCE, f"Largest value {of}.", formula="max_i R_c")
         yield Metric(
             f"{name}.variance_share", "1", squares, _share_of(index), _SOURCE,
             f"Share {of} in the within-group variance of all components, each times its configured weight squared (default 1).",
+            formula="w_c^2 sum_g var_g R_c / sum_k w_k^2 sum_g var_g R_k",
         )  # fmt: skip

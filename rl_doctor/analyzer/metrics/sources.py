@@ -28,5 +28,6 @@ def _distance(before: Counts, now: Counts) -> float:
 
 metric(
     "data.source_change", _sources, _distance, change=True, unit="1", source="total variation distance",
+    formula="1/2 sum over sources s of |share_i[s] now - share_i[s] before|",
     doc="Share of sequences from other data sources than in the generation batch before; 0 for the same mixture.",
 )  # fmt: skip

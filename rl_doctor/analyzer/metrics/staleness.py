@@ -56,18 +56,30 @@ _SOURCE: Final = "AReaL, arXiv:2505.24298, section 5 (staleness in policy versio
 
 metric(
     "stale.mean", _rows, mean, unit="versions", source=_SOURCE,
+    formula="mean_i (policy_version - weight_version)",
     doc="Mean of policy_version - weight_version over the rows trained on.",
 )  # fmt: skip
-metric("stale.max", _row_ends, lambda s: s.max, unit="versions", source=_SOURCE, doc="Largest policy_version - weight_version.")
+metric(
+    "stale.max",
+    _row_ends,
+    lambda s: s.max,
+    unit="versions",
+    source=_SOURCE,
+    formula="max_i (policy_version - weight_version)",
+    doc="Largest policy_version - weight_version.",
+)
 metric(
     "stale.min", _row_ends, lambda s: s.min, unit="versions", source=_SOURCE,
+    formula="min_i (policy_version - weight_version)",
     doc="Smallest policy_version - weight_version; below 0 a version stamp is wrong.",
 )  # fmt: skip
 metric(
     "stale.token_mean", _tokens, mean, unit="versions", source=_SOURCE,
+    formula="mean_T (policy_version - token_version)",
     doc="Mean of policy_version - token_version over the tokens trained on.",
 )  # fmt: skip
 metric(
     "stale.token_max", _token_ends, lambda s: s.max, unit="versions", source=_SOURCE,
+    formula="max_T (policy_version - token_version)",
     doc="Largest policy_version - token_version of the tokens trained on.",
 )  # fmt: skip

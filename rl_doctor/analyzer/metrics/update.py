@@ -44,14 +44,40 @@ def _pass_ends(batch: Batch) -> Extremes:
 _COUNT: Final = "counting over the rows of the step"
 _BY_UID: Final = "counting rows by uid over the generation batch"
 
-metric("update.epochs", _epochs, lambda s: float(len(s.groups)), unit="epochs", source=_COUNT, doc="Distinct epochs in the step.")
+metric(
+    "update.epochs",
+    _epochs,
+    lambda s: float(len(s.groups)),
+    unit="epochs",
+    source=_COUNT,
+    formula="number of epochs",
+    doc="Distinct epochs in the step.",
+)
 metric(
     "update.minibatches", _minibatches, lambda s: float(len(s.groups)), unit="minibatches", source=_COUNT,
+    formula="number of (rollout_step, epoch, minibatch)",
     doc="Distinct pairs of epoch and mini-batch in the step, for each generation batch apart.",
 )  # fmt: skip
 metric(
     "update.passes_mean", _passes, mean, unit="passes", source=_BY_UID,
+    formula="mean_i passes",
     doc="Mean number of update passes over a sequence of the generation batch.",
 )  # fmt: skip
-metric("update.passes_min", _pass_ends, lambda s: s.min, unit="passes", source=_BY_UID, doc="Fewest passes over a sequence.")
-metric("update.passes_max", _pass_ends, lambda s: s.max, unit="passes", source=_BY_UID, doc="Most passes over a sequence.")
+metric(
+    "update.passes_min",
+    _pass_ends,
+    lambda s: s.min,
+    unit="passes",
+    source=_BY_UID,
+    formula="min_i passes",
+    doc="Fewest passes over a sequence.",
+)
+metric(
+    "update.passes_max",
+    _pass_ends,
+    lambda s: s.max,
+    unit="passes",
+    source=_BY_UID,
+    formula="max_i passes",
+    doc="Most passes over a sequence.",
+)

@@ -54,17 +54,21 @@ def _explained(sums: Sums) -> float:
 
 metric(
     "value.loss", _clipped, mean, part=0, unit="1", source=_PPO,
+    formula="1/2 mean_T max((V - G)^2, (clip(V, V_old - value_clip, V_old + value_clip) - G)^2)",
     doc="Half the mean over tokens of the larger of two squared errors: of the value, and of the value kept within value_clip of "
     "the old value. Computed with value, old_value and return; else as logged, and then its scale differs by trainer.",
 )  # fmt: skip
 metric(
     "value.clip_frac", _clipped, mean, part=1, unit="1", source=_PPO,
+    formula="share_T[the clipped squared error is the larger]",
     doc="Share of tokens at which clipping of the value binds: its squared error is the larger one.",
 )  # fmt: skip
 metric(
-    "value.mean", _value, mean, unit="reward", source=_PPO, doc="Mean value over tokens under the critic being trained.",
+    "value.mean", _value, mean, unit="reward", source=_PPO, formula="mean_T V",
+    doc="Mean value over tokens under the critic being trained.",
 )  # fmt: skip
 metric(
     "value.explained_var", _errors, _explained, unit="1", source="verl, metric_utils.compute_data_metrics",
+    formula="1 - var_T(G - V_old) / var_T(G)",
     doc="1 - variance of return - old value / variance of the return, over tokens: 1 for perfect values, 0 or less for useless.",
 )  # fmt: skip

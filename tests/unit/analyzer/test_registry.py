@@ -57,7 +57,7 @@ def test_references_are_of_metrics() -> None:
 def test_a_name_is_registered_once() -> None:
     known = next(iter(metrics().values()))
     with pytest.raises(ValueError, match="registered twice"):
-        metric(known.name, known.reduction, known.final, unit="1", source="s", doc="d")
+        metric(known.name, known.reduction, known.final, unit="1", source="s", formula="f", doc="d")
 
 
 def test_a_family_makes_metrics_of_the_columns_that_are_there() -> None:
