@@ -26,7 +26,8 @@ GOLDEN = golden("skyrl")
 CASES = {case["name"]: case for case in GOLDEN["cases"]}
 DEFAULTS: dict[str, Any] = {
     "policy_loss_type": "regular", "loss_reduction": "token_mean", "eps_clip_low": 0.2, "eps_clip_high": 0.2,
-    "use_kl_loss": True, "use_kl_in_reward": False, "kl_loss_coef": 0.001, "kl_estimator_type": "k3", "use_entropy_loss": False, "value_clip": 0.2,
+    "use_kl_loss": True, "use_kl_in_reward": False, "kl_loss_coef": 0.001, "kl_estimator_type": "k3",
+    "use_entropy_loss": False, "value_clip": 0.2,
     "advantage_batch_normalize": False, "clip_ratio_c": 3.0, "sapo.tau_pos": 1.0, "sapo.tau_neg": 1.05,
     "cispo.cispo_anchor": "old",
     "dppo.dppo_type": "binary_tv", "off_policy_correction.token_tis_ratio_clip_high": 2.0,
