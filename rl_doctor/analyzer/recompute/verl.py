@@ -1,13 +1,15 @@
-"""verl: what each logged key means, from version 0.8 on.
+"""verl: what each logged key means, from version 0.5 on.
 
 Each step logs itself. Ratios, clipped shares and KL to the old policy are masked means per micro-batch, averaged without
-weights over micro-batches and ranks and then over mini-batches. Losses, and with them the KL to the reference, are sums over
-whole mini-batches with a normaliser of the mini-batch. Statistics of the batch are computed at once.
+weights over micro-batches and ranks and then over mini-batches. Losses, and with them the KL to the reference, are since 0.8
+sums over whole mini-batches with a normaliser of the mini-batch; ``verl_stages`` has what they were before. Statistics of the
+batch are computed at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -15,30 +17,20 @@ import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, column_sums, derived, per_sequence_sums, selected
 from rl_doctor.analyzer.recompute import verl_batch, verl_correction
-from rl_doctor.analyzer.recompute.hypotheses import Part, other_estimators, other_means, parted
 from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged, at_least, dialect
-from rl_doctor.analyzer.recompute.stages import (
-    MICROBATCH_OF_RANK,
-    MINIBATCH,
-    Flags,
-    Share,
-    Shares,
-    means_of_means,
-    sums_by,
-    token_shares,
-)
-from rl_doctor.analyzer.recompute.verl_aggregation import AGGREGATIONS, READ, Rows, aggregated, each, mini, sums_of_means
+from rl_doctor.analyzer.recompute.stages import MINIBATCH, Flags, Shares, sums_by, token_shares
+from rl_doctor.analyzer.recompute.verl_aggregation import AGGREGATIONS, READ, Rows, aggregated, each
 from rl_doctor.analyzer.recompute.verl_critic import keys as critic_keys
-from rl_doctor.analyzer.recompute.verl_losses import LOSSES, RATIO, Terms, geometric_mean_loss, terms
+from rl_doctor.analyzer.recompute.verl_losses import LOSSES, RATIO, Terms, row_losses, terms
+from rl_doctor.analyzer.recompute.verl_others import other_clips, other_distances, other_losses, other_penalties
 from rl_doctor.analyzer.recompute.verl_settings import Settings
+from rl_doctor.analyzer.recompute.verl_stages import Engine, Older, Stages
+from rl_doctor.analyzer.recompute.verl_versions import FIRST, era_of
 from rl_doctor.analyzer.registry import Metric, Reduction
 from rl_doctor.analyzer.states import Keyed, Sum, Sums
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 
-Others = Callable[[], tuple[Part, ...]]
-
-_FIRST: Final = (0, 8)
 _DISTANT: Final = frozenset({*LOSSES, "kl_cov", "clip_cov"}) - {"gpg"}
 """Losses that log ``ppo_kl``."""
 _CLIPPED: Final = frozenset(LOSSES) - {"gpg", "dro", "reinforce"}
@@ -50,8 +42,7 @@ _BOUNDED: Final = frozenset({*_CAPPED, "gspo", "cispo", "geo_mean"})
 
 
 def _applies(info: RunInfo) -> bool:
-    version = info.trainer_version
-    return (info.trainer or "").lower() == "verl" and at_least(version, *_FIRST) and not (version or "").startswith("0.8.0.dev")
+    return (info.trainer or "").lower() == "verl" and at_least(info.trainer_version, *FIRST)
 
 
 def _missing_rows() -> Metric:
@@ -73,42 +64,41 @@ def _missing_rows() -> Metric:
 
 @dialect(
     "verl", _applies, missing_rows=_missing_rows(),
-    source="verl 0.8 to 0.9.1, workers/utils/losses.py, trainer/ppo/core_algos.py, metric_utils.py, rollout_corr_helper.py",
+    source="verl 0.5 to 0.9.1, workers/utils/losses.py, workers/actor/dp_actor.py, trainer/ppo/core_algos.py, metric_utils.py, "
+    "rollout_corr_helper.py",
 )  # fmt: skip
 def verl(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
     """What the actor, the critic and the driver log."""
-    if info.partial:
+    era = era_of(info.trainer_version, info.config.native or {}, names)
+    if info.partial or era is None:
         return ()
-    settings = Settings.of(info)
+    settings = Settings.of(info, era)
+    stages: Stages = Engine() if era.engine else Older(era, settings.response_limit)
     found = list(verl_batch.keys(settings))
     if settings.substeps == 1:
         found += verl_batch.old_pass_keys(settings)
         found += verl_correction.keys(settings)
-        found += [*_policy_keys(settings), *_loss_keys(settings, columns), *critic_keys(settings)]
+        found += [*_policy_keys(settings, stages), *_loss_keys(settings, stages, columns), *critic_keys(settings)]
     return tuple(item for item in found if item.name in names)
 
 
-def _policy_keys(settings: Settings) -> Iterator[Logged]:
+def _policy_keys(settings: Settings, stages: Stages) -> Iterator[Logged]:
     """Masked means per micro-batch."""
     mode = settings.loss_mode
     if mode in _DISTANT:
         distance = derived(lambda batch: _distance(terms(batch, settings)))
-
-        def others() -> tuple[Part, ...]:
-            difference = other_estimators(lambda batch: terms(batch, settings).difference, "k1", "k1 reversed")
-            return (*other_means(distance), *(difference if mode != "kl_cov" else ()))
-
-        yield _micro("actor/ppo_kl", None if mode == "kl_cov" else "policy.kl_old_k1", "nat", distance, RATIO, others)
+        metric = None if mode == "kl_cov" else "policy.kl_old_k1"
+        yield stages.micro("actor/ppo_kl", metric, "nat", distance, RATIO, other_distances(settings))
     if mode not in _CLIPPED or not _bounds_are_known(settings):
         return
-    additive = mode != "gspo"
     if mode == "vanilla" or _cap_is_known(settings):
         clipped = derived(lambda batch: _flagged(terms(batch, settings), 0))
-        yield _micro("actor/pg_clipfrac", "policy.clip_frac", "1", clipped, LOSSES[mode], partial(other_means, clipped, additive=additive))
+        others = other_clips(settings, "both sides")
+        yield stages.micro("actor/pg_clipfrac", "policy.clip_frac", "1", clipped, LOSSES[mode], others)
     if _cap_is_known(settings):
         lower = derived(lambda batch: _flagged(terms(batch, settings), 1))
         metric = "policy.clip_frac_dual" if mode == "vanilla" else None
-        yield _micro("actor/pg_clipfrac_lower", metric, "1", lower, LOSSES[mode], partial(other_means, lower, additive=additive))
+        yield stages.micro("actor/pg_clipfrac_lower", metric, "1", lower, LOSSES[mode], other_clips(settings, "dual clip alone"))
 
 
 def _distance(t: Terms) -> Shares:
@@ -121,44 +111,45 @@ def _flagged(t: Terms, which: int) -> Shares:
     return token_shares(t.batch, values, values, flags[2])
 
 
-def _micro(name: str, metric: str | None, unit: str, share: Share, needs: tuple[str, ...], others: Others) -> Logged:
-
-    def hypotheses() -> tuple[Hypothesis, ...]:
-        return parted(MICROBATCH_OF_RANK, lambda terms: partial(means_of_means, terms=terms), needs, others(), ("is_padding",))
-
-    reduction = sums_by(MICROBATCH_OF_RANK, share, needs=needs, optional=("is_padding",))
-    return Logged(name, metric, unit, reduction, means_of_means, "step", hypotheses)
-
-
-def _loss_keys(settings: Settings, columns: Collection[str]) -> Iterator[Logged]:
+def _loss_keys(settings: Settings, stages: Stages, columns: Collection[str]) -> Iterator[Logged]:
     """What is aggregated as the loss is: the policy loss, the entropy, and the KL to the reference."""
-    mode, aggregation = settings.loss_mode, settings.loss_agg
+    mode = settings.loss_mode
+    aggregation = settings.loss_agg if settings.loss_agg in AGGREGATIONS else None
     weighted = ("is_weight",) if "is_weight" in columns and not settings.bypasses else ()
+    # The aggregation of the terms beside the policy loss is the configured one, also where the policy loss has its own.
+    beside = settings.configured_agg if settings.configured_agg in AGGREGATIONS else None
+    entropy = derived(lambda batch: (column_sums(batch, "entropy"), np.abs(column_sums(batch, "entropy")), None))
+    of_policy = stages
+    subtracted: tuple[str, ...] = ()
+    if isinstance(stages, Older) and settings.era.subtracts_entropy and settings.entropy_coef:
+        if beside is None:
+            return
+        of_policy = replace(stages, beside=((stages.share(entropy, beside), -settings.entropy_coef),))
+        subtracted = ("entropy",)
     if mode == "geo_mean" and _bounds_are_known(settings):
         share = derived(lambda batch: _row_mean(terms(batch, settings)))
-        needs = (*LOSSES[mode], *weighted)
-        reduction = sums_by(MICROBATCH_OF_RANK, share, needs=needs, optional=("is_padding",))
-        yield Logged("actor/pg_loss", None, "1", reduction, sums_of_means, "step")
-    if aggregation is None or aggregation not in AGGREGATIONS:
-        return
+        yield of_policy.averaged("actor/pg_loss", None, share, (*LOSSES[mode], *weighted, *subtracted))
     policy = None
-    if mode in LOSSES and mode != "geo_mean" and _loss_is_known(settings):
+    if aggregation is not None and mode in LOSSES and mode != "geo_mean" and _loss_is_known(settings):
         policy = derived(lambda batch: _summed(batch, *terms(batch, settings).loss))
         needs = (*LOSSES[mode], *weighted)
-        yield mini("actor/pg_loss", "policy.loss_pg", policy, aggregation, needs)
-    entropy = derived(lambda batch: (column_sums(batch, "entropy"), np.abs(column_sums(batch, "entropy")), None))
-    # The aggregation of the terms beside the policy loss is the configured one, also where the policy loss has its own.
-    beside = settings.configured_agg
-    if beside is None or beside not in AGGREGATIONS:
+        metric = None if subtracted else "policy.loss_pg"
+        others = other_losses(settings, partial(stages.share, mode=aggregation))
+        yield of_policy.loss("actor/pg_loss", metric, policy, aggregation, (*needs, *subtracted), others=others)
+    if beside is None:
         return
-    yield mini("actor/entropy_loss", "policy.entropy", entropy, beside, ("entropy",), "nat")
+    if settings.era.engine:
+        yield stages.loss("actor/entropy_loss", "policy.entropy", entropy, beside, ("entropy",), "nat")
+    elif settings.overwrites_entropy:
+        means = Older(settings.era, settings.response_limit, losses="mean")
+        yield means.loss("actor/entropy", "policy.entropy", entropy, beside, ("entropy",), "nat")
     penalty = None
     if settings.kl_type is not None:
         kind = settings.kl_type
         penalty = derived(lambda batch: _summed(batch, *verl_batch.estimate(kind, _to_reference(batch)), None))
-        others = partial(other_estimators, lambda batch: -_to_reference(batch), kind) if beside == "token-mean" else tuple
-        yield mini("actor/kl_loss", f"ref.kl_{kind}", penalty, beside, ("logprob", "ref_logprob"), "nat", others)
-    if policy is not None:
+        others = other_penalties(kind, partial(stages.share, mode=beside))
+        yield stages.loss("actor/kl_loss", f"ref.kl_{kind}", penalty, beside, ("logprob", "ref_logprob"), "nat", others)
+    if policy is not None and aggregation is not None and settings.era.engine:
         yield from _whole_loss(
             settings, needs, (policy, aggregation), (entropy, beside), None if penalty is None else (penalty, beside)
         )
@@ -227,5 +218,5 @@ def _summed(batch: Batch, values: Floats, sizes: Floats, near: Flags | None) -> 
 
 def _row_mean(t: Terms) -> Shares:
     """A plain mean over the rows of the micro-batch, those without a token too."""
-    loss, size = geometric_mean_loss(t)
+    loss, size = row_losses(t)
     return Shares(loss, size, np.ones(t.batch.n_sequences, np.int64))

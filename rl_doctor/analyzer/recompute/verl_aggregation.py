@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import Floats, derived, flags_in, known, per_sequence_counts, real_rows
-from rl_doctor.analyzer.recompute.hypotheses import Part, parted
+from rl_doctor.analyzer.recompute.hypotheses import parted
+from rl_doctor.analyzer.recompute.measures import Part
 from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged
 from rl_doctor.analyzer.recompute.stages import MINIBATCH, Shares, Terms, average, certain, sums_by
 from rl_doctor.analyzer.states import Keyed
@@ -88,14 +89,14 @@ def each(state: Keyed, terms: Terms = ()) -> Entries:
     return sum((certain(*average(sums, terms)) for sums in state.groups.values()), Entries())
 
 
-def sums_of_means(state: Keyed) -> Entries:
+def sums_of_means(state: Keyed, terms: Terms = ()) -> Entries:
     """One entry per mini-batch: the sum over micro-batches of each rank's plain average, averaged over the ranks.
 
     Keys are those of ``MICROBATCH_OF_RANK``.
     """
     found: dict[tuple[int, ...], list[tuple[int, float, float]]] = {}
     for key, sums in state.groups.items():
-        found.setdefault(key[1:-1], []).append((key[0], *average(sums)))
+        found.setdefault(key[1:-1], []).append((key[0], *average(sums, terms)))
     total = Entries()
     for parts in found.values():
         ranks = len({rank for rank, _, _ in parts})
@@ -119,7 +120,7 @@ def mini(
     return Logged(name, metric, unit, reduction, each, "step", hypotheses)
 
 
-_WORDS: Final = {
+WORDS: Final = {
     "token-mean": "is a mean over the tokens of the mini-batch (token-mean)",
     "seq-mean-token-sum": "is a mean over sequences of the sum over each (seq-mean-token-sum)",
     "seq-mean-token-mean": "is a mean over sequences of the mean over each (seq-mean-token-mean)",
@@ -128,6 +129,6 @@ _WORDS: Final = {
 
 def _other_aggregations(rows: Rows, mode: str, factor: float) -> tuple[Part, ...]:
     def part(other: str) -> Part:
-        return Part(other, _WORDS[other], lambda batch: aggregated(batch, rows, other, factor), AGGREGATIONS[other])
+        return Part(other, WORDS[other], lambda batch: aggregated(batch, rows, other, factor), AGGREGATIONS[other])
 
-    return tuple(part(other) for other in _WORDS if other != mode)
+    return tuple(part(other) for other in WORDS if other != mode)

@@ -22,12 +22,13 @@ from rl_doctor.analyzer.derive import (
     restricted,
     selected,
 )
-from rl_doctor.analyzer.formulas.kl import k3
+from rl_doctor.analyzer.formulas.kl import penalty
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, Logged, entry
 from rl_doctor.analyzer.recompute.statistics import (
     NONE,
     STATISTICS,
     Reading,
+    Statistic,
     Statistics,
     deviation_of,
     largest_of,
@@ -41,7 +42,6 @@ from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.store.batch import Batch
 
 CLAMP: Final = 20.0
-KL_CLAMP: Final = 10.0
 _PADDING_PROMPT: Final = 127
 """Prompt tokens of a row that verl adds to fill the batch."""
 _EPSILON_RETURN: Final = 1e-5
@@ -79,7 +79,7 @@ def whole(partial: Callable[[Batch], Statistics], *needs: str, optional: tuple[s
 
 def keys(settings: Settings) -> Iterator[Logged]:
     """Scores, rewards, lengths, turns, staleness, advantages, returns, values."""
-    yield from _rewards()
+    yield from _rewards(counts_empty=settings.era.counts_empty)
     yield from _lengths(settings)
     yield from _counts()
     for column, prefix, metric in (
@@ -128,10 +128,12 @@ def _numbers(values: NDArray[Any]) -> Floats:
     return np.where(known(values), values.astype(np.float64), np.nan)
 
 
-def _rewards() -> Iterator[Logged]:
-    """Of the sequences that have a token."""
+def _rewards(*, counts_empty: bool) -> Iterator[Logged]:
+    """Of the sequences that have a token; in 0.5 of all."""
     for name, column, metric in (("critic/score", "score", "reward.score_"), ("critic/rewards", "reward", "reward.")):
         reduction = whole(_present(column), column, "response_length", optional=("epoch", "is_padding"))
+        if counts_empty:
+            reduction = whole(_plain(column), column, optional=("epoch", "is_padding"))
         for statistic, read in STATISTICS:
             yield once(f"{name}/{statistic}", f"{metric}{statistic}", "reward", reduction, read(column))
 
@@ -268,11 +270,13 @@ def _spans(batch: Batch) -> Statistics:
 
 def old_pass_keys(settings: Settings) -> Iterator[Logged]:
     """What the driver logs of the old logprobs: their entropy, their distance from the engine, their KL to the reference."""
-    if settings.configured_agg is not None:
+    if settings.configured_agg is not None and not settings.overwrites_entropy:
         entropy = whole(_entropies, "old_entropy", optional=(*_MASKS, "loss_mask", "response_length", "loss_scale_factor"))
         yield once("actor/entropy", "policy.entropy", "nat", entropy, _aggregated(settings))
     needs = ("old_logprob", "rollout_logprob")
-    distance = whole(_probabilities, *needs, optional=(*_MASKS, "loss_mask"))
+    distance = whole(
+        _all_probabilities if settings.era.minor == (0, 5) else _probabilities, *needs, optional=(*_MASKS, "loss_mask")
+    )
     prefix = "training/rollout_probs_diff"
     yield once(f"{prefix}_mean", "mismatch.prob_abs", "1", distance, mean_of("difference"))
     yield once(f"{prefix}_max", "mismatch.prob_max", "1", distance, largest_of("difference"))
@@ -293,6 +297,7 @@ def _entropies(batch: Batch) -> Statistics:
         "token": of_column(before, "old_entropy"),
         "sum": of_rows(sums),
         "mean": of_rows(sums / counts[filled]),
+        "rows": of_rows(filled),
     }
     lengths, factor = before.get("response_length"), before.get("loss_scale_factor")
     if lengths is not None:
@@ -306,25 +311,42 @@ def _aggregated(settings: Settings) -> Reading:
     """The loss aggregation over all rows of the batch at once, normalised by what the batch itself has."""
 
     def norm(found: Statistics) -> Entries:
-        factor = found["factor"]
+        factor = Statistic() if settings.era.sums_constant else found["factor"]
         width = found["width"].extremes.max if settings.jagged else settings.response_limit
         scale = factor.mean if factor.count and not math.isnan(factor.mean) else None if settings.jagged is None else width
-        read = mean_of("sum")(found)
+        read = summed(found) if settings.era.sums_constant else mean_of("sum")(found)
         return UNKNOWN if not scale else entry(read.total / scale, read.tolerance / scale)
 
     def summed(found: Statistics) -> Entries:
         item = found["token"]
         return entry(item.sums[0].value, TOLERANCE * item.sums[2].value)
 
+    def of_all_rows(found: Statistics) -> Entries:
+        read, rows = summed(found), max(found["rows"].count, 1)
+        return entry(read.total / rows, read.tolerance / rows)
+
+    def without_empty(found: Statistics) -> Entries:
+        return entry(math.nan) if settings.era.counts_empty and found["rows"].mean < 1.0 else mean_of("mean")(found)
+
     reading: dict[str, Reading] = {
-        "token-mean": mean_of("token"), "token-sum": summed, "seq-mean-token-sum": mean_of("sum"),
-        "seq-mean-token-mean": mean_of("mean"), "seq-mean-token-sum-norm": norm,
+        "token-mean": mean_of("token"), "token-sum": summed,
+        "seq-mean-token-sum": of_all_rows if settings.era.counts_empty else mean_of("sum"),
+        "seq-mean-token-mean": without_empty, "seq-mean-token-sum-norm": norm,
     }  # fmt: skip
     return reading.get(settings.configured_agg or "", lambda _: UNKNOWN)
 
 
+def _all_probabilities(batch: Batch) -> Statistics:
+    """Of all tokens of the responses, those of the environment too."""
+    first = first_pass(batch)
+    return _distant(replace(first, columns={name: v for name, v in first.columns.items() if name != "response_mask"}, scratch={}))
+
+
 def _probabilities(batch: Batch) -> Statistics:
-    before = before_rejection(batch)
+    return _distant(before_rejection(batch))
+
+
+def _distant(before: Batch) -> Statistics:
     trained, sampled = (np.exp(selected(before, name)) for name in ("old_logprob", "rollout_logprob"))
     both = trained + sampled
     return Statistics(
@@ -352,16 +374,11 @@ def _correlation(found: Statistics) -> Entries:
 
 def estimate(kind: str, difference: Floats) -> tuple[Floats, Floats]:
     """A KL estimate of logprob minus reference ``[n]``, and the size of its summands."""
-    if kind == "k1":
-        return difference, np.abs(difference)
-    if kind == "abs":
-        return np.abs(difference), np.abs(difference)
-    if kind == "k2":
-        return 0.5 * difference**2, 0.5 * difference**2
+    value = penalty(-difference, kind)
+    if kind in {"k1", "abs", "k2"}:
+        return value, np.abs(value)
     x = np.clip(-difference, -CLAMP, CLAMP)
-    free = k3(x)
-    value = np.clip(free, -KL_CLAMP, KL_CLAMP)
-    terms = np.minimum(free + x + 1.0, 2 * KL_CLAMP) + np.abs(x) + 1.0  # exp(x), |x| and 1, as float32 adds them
+    terms = np.minimum(np.exp(x), value + np.abs(x) + 1.0) + np.abs(x) + 1.0  # exp(x), |x| and 1, as float32 adds them
     return value, value + EPSILON32 / TOLERANCE * terms
 
 

@@ -8,22 +8,17 @@ have no token; statistics over rows count them with the value of an empty sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import (
-    Floats,
-    derived,
-    per_sequence_counts,
-    per_sequence_sums,
-    restricted,
-    selected,
-)
+from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, restricted, selected, selected_splits
+from rl_doctor.analyzer.formulas.importance import dropped_outside, log_perplexity, outside_bounds, token_weights, truncated
 from rl_doctor.analyzer.formulas.kl import k3
+from rl_doctor.analyzer.formulas.segments import segment_means
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, Logged, entry
 from rl_doctor.analyzer.recompute.stages import MICROBATCH_OF_RANK, certain, keyed_rows
 from rl_doctor.analyzer.recompute.statistics import (
@@ -72,14 +67,18 @@ class Scope:
 
 def keys(settings: Settings) -> Iterator[Logged]:
     """Distances, importance weights and rejections, as far as they are configured and known."""
-    scope = _IN_LOSS if settings.bypasses else _OF_DRIVER
-    yield from scope.keys(_DISTANCES, scope.reduction(_distance))
+    scope = _OF_DRIVER
+    if settings.bypasses:
+        scope = _IN_LOSS if settings.era.engine else _IN_OLDER_LOSS
+    distances = _OF_OLDER_ACTOR if settings.era.current_distance and not settings.bypasses else scope
+    yield from distances.keys(_DISTANCES, distances.reduction(_distance))
     correction = settings.correction
-    if correction is None:
+    if correction is None or (settings.era.minor < (0, 7) and settings.bypasses):
         return
     if correction.weights in {"token", "sequence"}:
-        yield from scope.keys(_weights(settings, correction), scope.reduction(partial(_weight, correction=correction)))
-    if correction.rejection:
+        weight = partial(_weight, correction=correction, raw_weights=settings.era.raw_weights)
+        yield from scope.keys(_weights(settings, correction), scope.reduction(weight))
+    if correction.rejection and settings.era.minor >= (0, 7):
         if not settings.bypasses:
             masks = whole(left_out, "loss_mask", "response_mask", optional=("epoch", "is_padding"))
             of = {"rollout_rs_masked_fraction": mean_of("tokens"), "rollout_rs_seq_masked_fraction": mean_of("rows")}
@@ -106,31 +105,33 @@ class _ByMicroBatch:
         return _ByMicroBatch(merged)
 
 
-@derived
-def _micro_batches(batch: Batch) -> list[tuple[tuple[int, ...], Batch]]:
-    """Each micro-batch apart: what the loss compares are the policy being trained and the engine's logprobs as old ones."""
-    names = ("response_mask", "is_padding", "logprob", "old_logprob")
-    found = []
-    for key, rows in keyed_rows(batch, MICROBATCH_OF_RANK):
-        flags = np.zeros(batch.n_sequences, np.bool_)
-        flags[rows] = True
-        part = restricted(batch, flags, names)
-        compared = {"old_logprob": part.columns["logprob"], "rollout_logprob": part.columns["old_logprob"]}
-        found.append((key, replace(part, columns={**part.columns, **compared}, scratch={})))
-    return found
+def _micro_batches(batch: Batch, engine: str) -> list[tuple[tuple[int, ...], Batch]]:
+    """Each micro-batch apart; the policy being trained is compared with the engine, whose logprobs the column ``engine`` has."""
+    place = (_micro_batches, engine)
+    if place not in batch.scratch:
+        found = []
+        for key, rows in keyed_rows(batch, MICROBATCH_OF_RANK):
+            flags = np.zeros(batch.n_sequences, np.bool_)
+            flags[rows] = True
+            part = restricted(batch, flags, ("response_mask", "is_padding", "logprob", engine))
+            compared = {"old_logprob": part.columns["logprob"], "rollout_logprob": part.columns[engine]}
+            found.append((key, replace(part, columns={**part.columns, **compared}, scratch={})))
+        batch.scratch[place] = found
+    made: list[tuple[tuple[int, ...], Batch]] = batch.scratch[place]
+    return made
 
 
-def _in_loss(of: Callable[[Batch], Statistics]) -> Reduction:
+def _by_micro_batch(of: Callable[[Batch], Statistics], engine: str) -> Reduction:
     def folded(batch: Batch) -> _ByMicroBatch:
-        return _ByMicroBatch({key: of(part) for key, part in _micro_batches(batch)})
+        return _ByMicroBatch({key: of(part) for key, part in _micro_batches(batch, engine)})
 
-    needs = ("microbatch", "logprob", "old_logprob")
+    needs = ("microbatch", "logprob", engine)
     return Reduction(folded, _ByMicroBatch({}), needs, (*MICROBATCH_OF_RANK, "is_padding", "response_mask"), "token")
 
 
 def _mean_of_micro_batches(name: str, read: Reading) -> Callable[[_ByMicroBatch], Entries]:
     """The plain mean over micro-batches and ranks; over mini-batches the mean, or what the key's name says."""
-    ends = max if "max" in name else min if "min" in name else None
+    ends = _ends(name)
 
     def entries(state: _ByMicroBatch) -> Entries:
         minis: dict[tuple[int, ...], list[Entries]] = {}
@@ -149,15 +150,42 @@ def _mean_of_micro_batches(name: str, read: Reading) -> Callable[[_ByMicroBatch]
     return entries
 
 
+def _over_micro_batches(name: str, read: Reading) -> Callable[[_ByMicroBatch], Entries]:
+    """The plain mean over micro-batches and ranks at once, or what the key's name says."""
+    ends = _ends(name)
+
+    def entries(state: _ByMicroBatch) -> Entries:
+        found = [read(item) for item in state.groups.values()]
+        if any(part.number != 1 for part in found):
+            return UNKNOWN
+        if ends is None:
+            return sum(found, Entries())
+        return certain(ends(item.total for item in found), max(item.tolerance for item in found))
+
+    return entries
+
+
+def _ends(name: str) -> Callable[[Iterable[float]], float] | None:
+    return max if "max" in name else min if "min" in name else None
+
+
 _OF_DRIVER: Final = Scope(
     "rollout_corr/", lambda of: whole(lambda batch: of(before_rejection(batch)), *_NEEDS, optional=_MASKS), lambda _, read: read,
     canonical=True,
 )  # fmt: skip
-_IN_LOSS: Final = Scope("actor/rollout_corr/", _in_loss, _mean_of_micro_batches, canonical=False)
+_IN_LOSS: Final = Scope(
+    "actor/rollout_corr/", lambda of: _by_micro_batch(of, "old_logprob"), _mean_of_micro_batches, canonical=False
+)  # fmt: skip
+_IN_OLDER_LOSS: Final = Scope(
+    "rollout_corr/", lambda of: _by_micro_batch(of, "old_logprob"), _over_micro_batches, canonical=False
+)  # fmt: skip
+_OF_OLDER_ACTOR: Final = Scope(
+    "rollout_corr/", lambda of: _by_micro_batch(of, "rollout_logprob"), _over_micro_batches, canonical=False
+)  # fmt: skip
 
 
 def _row_means(batch: Batch, values: Floats) -> Floats:
-    return per_sequence_sums(batch, values) / np.maximum(per_sequence_counts(batch), 1)
+    return segment_means(values, selected_splits(batch))
 
 
 _DISTANCES: Final[Mapping[str, Reading]] = {
@@ -178,17 +206,18 @@ def _distance(before: Batch) -> Statistics:
     trained, sampled = selected(before, "old_logprob"), selected(before, "rollout_logprob")
     ahead = trained - sampled
     size = np.abs(trained) + np.abs(sampled)
-    row_trained, row_sampled = _row_means(before, trained), _row_means(before, sampled)
-    apart, spread = row_sampled - row_trained, _row_means(before, size)
+    splits = selected_splits(before)
+    log_trained, log_sampled = log_perplexity(trained, splits), log_perplexity(sampled, splits)
+    apart, spread = log_trained - log_sampled, _row_means(before, size)
     total, absolute = per_sequence_sums(before, ahead), per_sequence_sums(before, np.abs(ahead))
     squared = np.exp(2.0 * np.clip(ahead, -CLAMP, CLAMP))
     both = np.exp(2.0 * np.clip(total, -CLAMP, CLAMP))
     return Statistics(
         {
-            "training_ppl": of_rows(np.exp(-row_trained), np.exp(-row_trained) * (1.0 + np.abs(row_trained))),
-            "training_log_ppl": of_rows(-row_trained, _row_means(before, np.abs(trained))),
-            "rollout_ppl": of_rows(np.exp(-row_sampled), np.exp(-row_sampled) * (1.0 + np.abs(row_sampled))),
-            "rollout_log_ppl": of_rows(-row_sampled, _row_means(before, np.abs(sampled))),
+            "training_ppl": of_rows(np.exp(log_trained), np.exp(log_trained) * (1.0 + np.abs(log_trained))),
+            "training_log_ppl": of_rows(log_trained, _row_means(before, np.abs(trained))),
+            "rollout_ppl": of_rows(np.exp(log_sampled), np.exp(log_sampled) * (1.0 + np.abs(log_sampled))),
+            "rollout_log_ppl": of_rows(log_sampled, _row_means(before, np.abs(sampled))),
             "kl": of_tokens(before, -ahead),
             "k3_kl": of_tokens(before, k3(ahead), k3(ahead) + EPSILON32 / TOLERANCE * (np.exp(ahead) + np.abs(ahead) + 1.0)),
             "log_ppl_diff": of_rows(apart, spread),
@@ -201,14 +230,14 @@ def _distance(before: Batch) -> Statistics:
 
 
 def _weights(settings: Settings, correction: Correction) -> dict[str, Reading]:
-    """The importance weights before they are normalised."""
+    """The importance weights before they are normalised, and up to 0.7 before they are cut."""
     whole_rows = correction.weights == "sequence"
-    fraction = "raw_seq" if settings.nine else "seq"
+    fraction = "raw_seq" if settings.era.minor >= (0, 9) else "seq"
     of: dict[str, Reading] = {
         "mean": mean_of("weight"),
         "max": _exponential(largest_of("logarithm"), highest=CLAMP) if whole_rows else largest_of("weight"),
         "min": _exponential(smallest_of("logarithm")) if whole_rows else smallest_of("weight"),
-        "std": deviation_of("weight", ddof=0),
+        "std": deviation_of("bounded", ddof=0),
         "ratio_fraction_high": mean_of("row_high" if whole_rows else "high"),
         "ratio_fraction_low": mean_of("row_low" if whole_rows else "low"),
         "eff_sample_size": _effective,
@@ -223,38 +252,41 @@ def _weights(settings: Settings, correction: Correction) -> dict[str, Reading]:
     if correction.drops:
         of["oob_ratio"] = mean_of("outside")
     if correction.normalised:
-        of["batch_norm_factor"] = mean_of("filled_seq" if whole_rows else "weight")
+        of["batch_norm_factor"] = mean_of(("cut_seq" if settings.era.minor < (0, 7) else "filled_seq") if whole_rows else "cut")
     return {f"rollout_is_{name}": read for name, read in of.items()}
 
 
-def _weight(before: Batch, correction: Correction) -> Statistics:
+def _weight(before: Batch, correction: Correction, *, raw_weights: bool) -> Statistics:
     counts = per_sequence_counts(before)
     logarithm, rounding = engine_difference(before), np.abs(engine_difference(before))
     row_sums, row_rounding = per_sequence_sums(before, logarithm), per_sequence_sums(before, rounding)
     if correction.weights == "sequence":
         logarithm, rounding = np.repeat(row_sums, counts), np.repeat(row_rounding, counts)
-    raw = np.exp(np.clip(logarithm, -CLAMP, CLAMP))
+    raw = token_weights(logarithm, CLAMP)
     upper = correction.upper
     lower = 1.0 / upper if correction.lower is None else correction.lower
     slack = NEAR * (1.0 + rounding)
     near_high, near_low = (np.abs(raw / bound - 1.0) < slack for bound in (upper, lower))
     high, low = raw > upper, raw < lower
-    outside = high | low
-    weight = np.where(outside, 0.0, raw) if correction.drops else np.minimum(raw, upper)
+    cut = dropped_outside(raw, lower, upper) if correction.drops else truncated(raw, upper)
     lost = np.where(near_high | near_low, raw, 0.0) if correction.drops else np.zeros(raw.size)
-    size = weight * (1.0 + EPSILON32 / TOLERANCE * rounding)
-    rows, raw_rows = _row_means(before, weight), _row_means(before, raw)
+    weight, bounded = (raw, truncated(raw, upper, lower)) if raw_weights else (cut, cut)
+    size, cut_size = (part * (1.0 + EPSILON32 / TOLERANCE * rounding) for part in (weight, cut))
+    rows, raw_rows, cut_rows = (_row_means(before, part) for part in (weight, raw, cut))
     row_slack = NEAR * (1.0 + _row_means(before, rounding))
     row_near = NEAR * (1.0 + row_rounding)
     row_size = _row_means(before, size)
     found = {
-        "weight": of_tokens(before, weight, size, lost, squared=True),
+        "weight": of_tokens(before, weight, size, lost),
+        "cut": of_tokens(before, cut, cut_size, lost),
+        "bounded": of_tokens(before, bounded, bounded * (1.0 + EPSILON32 / TOLERANCE * rounding), lost, squared=True),
         "high": of_tokens(before, high.astype(np.float64), None, near_high.astype(np.float64)),
         "low": of_tokens(before, low.astype(np.float64), None, near_low.astype(np.float64)),
-        "outside": of_tokens(before, outside.astype(np.float64), None, (near_high | near_low).astype(np.float64)),
+        "outside": of_tokens(before, outside_bounds(raw, lower, upper) * 1.0, None, (near_high | near_low).astype(np.float64)),
         "logarithm": of_rows(row_sums, row_rounding),
         "seq": of_rows(rows, row_size, _row_means(before, lost)),
-        "filled_seq": of_rows(rows[counts > 0], row_size[counts > 0]),
+        "cut_seq": of_rows(cut_rows, _row_means(before, cut_size)),
+        "filled_seq": of_rows(cut_rows[counts > 0], _row_means(before, cut_size)[counts > 0]),
         "seq_deviation": of_rows(np.abs(rows - 1.0), row_size + 1.0),
     }
     for name, values, near, bounds in (
@@ -278,7 +310,7 @@ def _exponential(read: Reading, highest: float = math.inf) -> Reading:
 
 def _effective(found: Statistics) -> Entries:
     """Effective sample size as a share: the squared mean weight over the mean squared weight."""
-    item = found["weight"]
+    item = found["bounded"]
     if not item.count or not item.square > 0:
         return Entries()
     value = item.mean**2 / item.square

@@ -7,35 +7,35 @@ from functools import partial
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, derived, per_sequence_counts, per_sequence_sums, selected
+from rl_doctor.analyzer.derive import Floats, derived, per_sequence_sums, selected
 from rl_doctor.analyzer.formulas.value import clipped_value_errors
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, Logged
-from rl_doctor.analyzer.recompute.stages import MICROBATCH_OF_RANK, Flags, Shares, sums_by, token_shares
-from rl_doctor.analyzer.recompute.verl_aggregation import AGGREGATIONS, each, mini
+from rl_doctor.analyzer.recompute.stages import Flags, Shares, token_shares
+from rl_doctor.analyzer.recompute.verl_aggregation import mini
 from rl_doctor.analyzer.recompute.verl_settings import Settings
+from rl_doctor.analyzer.recompute.verl_stages import Older, modes_of
 from rl_doctor.store.batch import Batch
 
 _NEEDS = ("value", "old_value", "return")
-_PADDING = ("is_padding",)
 
 
 def keys(settings: Settings) -> Iterator[Logged]:
-    """The loss per mini-batch; the rest per micro-batch and rank, averaged at once without weights."""
-    mean = sums_by(MICROBATCH_OF_RANK, derived(_mean), needs=("value",), optional=_PADDING)
-    yield Logged("critic/vpred_mean", "value.mean", "reward", mean, each, "step")
+    """The loss per mini-batch, before 0.9 per micro-batch; the rest per micro-batch and rank, averaged without weights."""
+    local = Older(settings.era, None if settings.era.engine else settings.response_limit)
+    yield local.micro("critic/vpred_mean", "value.mean", "reward", derived(_mean), ("value",), tuple)
     if settings.value_clip is None:
         return
     clip = settings.value_clip
-    flags = sums_by(MICROBATCH_OF_RANK, derived(partial(_clipped, clip=clip)), needs=_NEEDS, optional=_PADDING)
-    yield Logged("critic/vf_clipfrac", "value.clip_frac", "1", flags, each, "step")
+    yield local.micro("critic/vf_clipfrac", "value.clip_frac", "1", derived(partial(_clipped, clip=clip)), _NEEDS, tuple)
     mode = settings.value_agg
+    if mode is None or mode not in modes_of(settings.era):
+        return
     rows = derived(partial(_loss, clip=clip))
-    if settings.nine and mode is not None and mode in AGGREGATIONS:
-        for name in ("critic/vf_loss", "critic/loss"):
-            yield mini(name, "value.loss", rows, mode, _NEEDS, factor=0.5)
-    elif mode == "token-mean":  # 0.8 normalises each micro-batch by its own tokens
-        local = sums_by(MICROBATCH_OF_RANK, derived(partial(_local, clip=clip)), needs=_NEEDS, optional=_PADDING)
-        yield Logged("critic/vf_loss", "value.loss", "1", local, each, "step")
+    if settings.era.minor < (0, 9):
+        yield local.loss("critic/vf_loss", "value.loss", rows, mode, _NEEDS, factor=0.5)
+        return
+    for name in ("critic/vf_loss", "critic/loss"):
+        yield mini(name, "value.loss", rows, mode, _NEEDS, factor=0.5)
 
 
 def _mean(batch: Batch) -> Shares:
@@ -62,8 +62,3 @@ def _clipped(batch: Batch, clip: float) -> Shares:
 def _loss(batch: Batch, clip: float) -> tuple[Floats, Floats, None]:
     plain, clipped, size, _ = _errors(batch, clip)
     return per_sequence_sums(batch, np.maximum(plain, clipped)), per_sequence_sums(batch, size), None
-
-
-def _local(batch: Batch, clip: float) -> Shares:
-    value, size, _ = _loss(batch, clip)
-    return Shares(0.5 * value, 0.5 * size, per_sequence_counts(batch))

@@ -9,8 +9,27 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, selected
-from rl_doctor.analyzer.formulas.policy_loss import surrogate_of_ratio
+from rl_doctor.analyzer.derive import Floats, selected, selected_splits
+from rl_doctor.analyzer.formulas.divergence_loss import dppo_capped, dppo_loss, within_binary_kl, within_total_variation
+from rl_doctor.analyzer.formulas.kl import binary_kl
+from rl_doctor.analyzer.formulas.policy_loss import (
+    binds,
+    cispo_loss,
+    dro_loss,
+    dual_binds,
+    outside,
+    reinforce_loss,
+    sapo_loss,
+    surrogate_of_ratio,
+)
+from rl_doctor.analyzer.formulas.segments import segment_means, spread
+from rl_doctor.analyzer.formulas.sequence_loss import (
+    geometric_mean_loss,
+    geometric_weight,
+    log_ratio_outside,
+    pessimistic_log_ratio,
+    sequence_log_ratio,
+)
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Flags
 
@@ -20,7 +39,6 @@ if TYPE_CHECKING:
 
 _CLAMP: Final = 20.0
 _SEQUENCE_CLAMP: Final = 10.0
-_TINY: Final = 1e-8
 _UNCLAMPED: Final = frozenset({"gspo", "clip_cov", "kl_cov", "geo_mean", "dro", "reinforce"})
 """Losses that take the log-ratio as it is."""
 
@@ -58,7 +76,8 @@ class Terms:
         """What the loss takes the exponential of, ``[n_selected]``: of GSPO the mean over the sequence."""
         if self.settings.loss_mode != "gspo":
             return self.difference
-        return np.minimum(self._over_sequences(self.difference), _SEQUENCE_CLAMP)
+        splits = selected_splits(self.batch)
+        return spread(sequence_log_ratio(self.difference, splits, _SEQUENCE_CLAMP), splits)
 
     @cached_property
     def ratio(self) -> Floats:
@@ -73,14 +92,13 @@ class Terms:
     @cached_property
     def rounding(self) -> Floats:
         """Relative error of the ratio ``[n_selected]`` where its logarithm is rounded to float32, in units of the tolerance."""
+        if "old_logprob" not in LOSSES[self.settings.loss_mode]:
+            return np.ones(self.advantage.size)
         size = np.abs(self.difference)
         if self.settings.loss_mode == "gspo":
-            size = self._over_sequences(size)
+            splits = selected_splits(self.batch)
+            size = spread(segment_means(size, splits), splits)
         return 1.0 + EPSILON32 / TOLERANCE * size
-
-    def _over_sequences(self, values: Floats) -> Floats:
-        counts = per_sequence_counts(self.batch)
-        return np.repeat(per_sequence_sums(self.batch, values) / np.maximum(counts, 1), counts)
 
     @cached_property
     def loss(self) -> tuple[Floats, Floats, Flags | None]:
@@ -115,19 +133,15 @@ class Terms:
     def kept(self) -> tuple[Flags, Flags]:
         """Of DPPO: where the divergence is within its bound, and where it is too close to it to tell."""
         low, high = self.bounds
-        new, old = np.exp(selected(self.batch, "logprob")), np.exp(selected(self.batch, "old_logprob"))
+        logprob, old = selected(self.batch, "logprob"), selected(self.batch, "old_logprob")
+        rise = np.exp(logprob) - np.exp(old)
         if self.settings.loss_mode == "dppo_tv":
-            up, down, size = new - old, old - new, 1.0
-            inside = np.where(self.advantage > 0, up <= high, down <= low)
-            near = np.where(self.advantage > 0, np.abs(up - high), np.abs(down - low)) < 4 * EPSILON32 * size
-            return inside, near
-        difference = selected(self.batch, "old_logprob") - selected(self.batch, "logprob")
-        divergence = old * difference + (1 - old) * np.log((1.0 - old + _TINY) / (1.0 - new + _TINY))
-        inside = np.where(self.advantage > 0, (divergence <= high) | (new <= old), (divergence <= low) | (new >= old))
-        bound = np.where(self.advantage > 0, high, low)
-        near = np.abs(divergence - bound) < 4 * EPSILON32 * (1.0 + np.abs(difference))
-        near |= (np.abs(new - old) < EPSILON32) & (divergence > bound)
-        return inside, near
+            near = np.abs(np.where(self.advantage > 0, rise - high, -rise - low)) < 4 * EPSILON32
+            return within_total_variation(logprob, old, self.advantage, low, high), near
+        divergence, bound = binary_kl(old, logprob), np.where(self.advantage > 0, high, low)
+        near = np.abs(divergence - bound) < 4 * EPSILON32 * (1.0 + np.abs(logprob - old))
+        near |= (np.abs(rise) < EPSILON32) & (divergence > bound)
+        return within_binary_kl(logprob, old, self.advantage, low, high), near
 
 
 def terms(batch: Batch, settings: Settings) -> Terms:
@@ -152,32 +166,28 @@ def _surrogate(t: Terms) -> tuple[Floats, Floats, None]:
 
 
 def _bounded(t: Terms) -> tuple[Floats, Floats, Flags]:
-    """DPPO: the truncated ratio times the logprob, where the divergence is within its bound."""
     inside, near = t.kept
-    full = -t.advantage * np.minimum(t.ratio, _cap(t)) * selected(t.batch, "logprob")
-    return np.where(inside, full, 0.0), np.abs(full), near
+    logprob = selected(t.batch, "logprob")
+    full = dppo_loss(t.ratio, t.advantage, logprob, np.ones_like(inside), _cap(t))
+    return dppo_loss(t.ratio, t.advantage, logprob, inside, _cap(t)), np.abs(full), near
 
 
 def _cispo(t: Terms) -> tuple[Floats, Floats, None]:
-    low, high = t.bounds
-    return _plain(-np.clip(t.ratio, 1.0 - low, 1.0 + high) * t.advantage * selected(t.batch, "logprob"))
+    return _plain(cispo_loss(t.ratio, t.advantage, selected(t.batch, "logprob"), *t.bounds))
 
 
 def _sapo(t: Terms) -> tuple[Floats, Floats, None]:
-    positive, negative = t.settings.tau_positive or np.nan, t.settings.tau_negative or np.nan
-    tau: Floats = np.where(t.advantage > 0, positive, negative)
-    with np.errstate(over="ignore"):
-        return _plain(-4.0 / tau / (1.0 + np.exp(-tau * (t.ratio - 1.0))) * t.advantage)
+    return _plain(sapo_loss(t.ratio, t.advantage, t.settings.tau_positive or np.nan, t.settings.tau_negative or np.nan))
 
 
 def _reinforce(t: Terms) -> tuple[Floats, Floats, None]:
-    return _plain(-t.advantage * selected(t.batch, "logprob"))
+    return _plain(reinforce_loss(selected(t.batch, "logprob"), t.advantage))
 
 
 def _dro(t: Terms) -> tuple[Floats, Floats, None]:
-    linear = -selected(t.batch, "logprob") * t.advantage
-    square = 0.5 * (t.settings.dro_beta or 0.0) * t.difference**2
-    return linear + square, np.abs(linear) + square, None
+    linear, beta = reinforce_loss(selected(t.batch, "logprob"), t.advantage), t.settings.dro_beta or 0.0
+    value = dro_loss(selected(t.batch, "logprob"), t.difference, t.advantage, beta)
+    return value, np.abs(linear) + np.abs(value - linear), None
 
 
 _LOSSES: Final[Mapping[str, Loss]] = {
@@ -191,34 +201,31 @@ def _cap(t: Terms) -> float:
 
 
 def _clipped_surrogate(t: Terms) -> tuple[Flags, Flags, Flags]:
-    low, high = 1.0 - t.bounds[0], 1.0 + t.bounds[1]
-    falling = t.advantage < 0
-    clipped = (falling & (t.ratio < low)) | ((t.advantage > 0) & (t.ratio > high))
-    near = t.near(t.ratio, low) | t.near(t.ratio, high)
-    lower = np.zeros_like(clipped)
-    if t.settings.loss_mode == "vanilla" and t.settings.dual_clip is not None:
-        lower = falling & (t.ratio > t.settings.dual_clip)
-        near |= t.near(t.ratio, t.settings.dual_clip)
-    return clipped, lower, near & (t.advantage != 0)
+    low, high = t.bounds
+    near = t.near(t.ratio, 1.0 - low) | t.near(t.ratio, 1.0 + high)
+    lower, dual = np.zeros(t.advantage.size, np.bool_), t.settings.dual_clip
+    if t.settings.loss_mode == "vanilla" and dual is not None:
+        lower = dual_binds(t.ratio, t.advantage, low, dual)
+        near |= t.near(t.ratio, dual)
+    return binds(t.ratio, t.advantage, low, high), lower, near & (t.advantage != 0)
 
 
 def _left_out(t: Terms) -> tuple[Flags, Flags, Flags]:
     inside, near = t.kept
-    return ~inside, inside & (t.ratio > _cap(t)), near | t.near(t.ratio, min(_cap(t), 1e30))
+    return ~inside, dppo_capped(t.ratio, inside, _cap(t)), near | t.near(t.ratio, min(_cap(t), 1e30))
 
 
 def _outside(t: Terms) -> tuple[Flags, Flags, Flags]:
-    low, high = 1.0 - t.bounds[0], 1.0 + t.bounds[1]
-    outside = (t.ratio < low) | (t.ratio > high)
-    return outside, np.zeros_like(outside), t.near(t.ratio, low) | t.near(t.ratio, high)
+    flags = outside(t.ratio, *t.bounds)
+    return flags, np.zeros_like(flags), t.near(t.ratio, 1.0 - t.bounds[0]) | t.near(t.ratio, 1.0 + t.bounds[1])
 
 
 def _outside_logarithm(t: Terms) -> tuple[Flags, Flags, Flags]:
     """GMPO clamps the log-ratio itself."""
     low, high = t.bounds
-    outside = (t.difference < -low) | (t.difference > high)
+    flags = log_ratio_outside(t.difference, low, high)
     near = (np.abs(t.difference + low) < EPSILON32) | (np.abs(t.difference - high) < EPSILON32)
-    return outside & (t.advantage > 0), outside & (t.advantage < 0), near & (t.advantage != 0)
+    return flags & (t.advantage > 0), flags & (t.advantage < 0), near & (t.advantage != 0)
 
 
 def _never(t: Terms) -> tuple[Flags, Flags, Flags]:
@@ -232,16 +239,13 @@ _CLIPPED: Final[Mapping[str, Callable[[Terms], tuple[Flags, Flags, Flags]]]] = {
 }  # fmt: skip
 
 
-def geometric_mean_loss(t: Terms) -> tuple[Floats, Floats]:
-    """GMPO's loss per sequence and its size, each ``[n_sequences]``: the advantage times the geometric mean of bounded ratios."""
-    low, high = t.bounds
-    counts = np.maximum(per_sequence_counts(t.batch), 1)
-    sign = np.sign(t.advantage)
-    bounded = sign * np.minimum(sign * t.difference, sign * np.clip(t.difference, -low, high))
-    ratio = np.exp(per_sequence_sums(t.batch, bounded) / counts)
-    loss = -per_sequence_sums(t.batch, t.advantage) / counts * ratio
-    size = per_sequence_sums(t.batch, np.abs(t.advantage)) / counts * ratio
+def row_losses(t: Terms) -> tuple[Floats, Floats]:
+    """GMPO's loss per sequence and its size, each ``[n_sequences]``."""
+    splits = selected_splits(t.batch)
+    loss = geometric_mean_loss(t.difference, t.advantage, splits, *t.bounds)
+    ratio = np.exp(segment_means(pessimistic_log_ratio(t.difference, t.advantage, *t.bounds), splits))
+    size = segment_means(np.abs(t.advantage), splits) * ratio
     if t.batch.get("is_weight") is not None:
-        weight = np.exp(per_sequence_sums(t.batch, np.log(selected(t.batch, "is_weight") + 1e-10)) / counts)
+        weight = geometric_weight(selected(t.batch, "is_weight"), splits)
         loss, size = loss * weight, size * weight
-    return loss, size * (1.0 + EPSILON32 / TOLERANCE * per_sequence_sums(t.batch, np.abs(t.difference)) / counts)
+    return loss, size * (1.0 + EPSILON32 / TOLERANCE * segment_means(np.abs(t.difference), splits))

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 
 from rl_doctor.analyzer.derive import (
     Floats,
-    derived,
     per_sequence_counts,
     per_sequence_sums,
-    segment_extremes,
     selected,
     selected_splits,
 )
-from rl_doctor.analyzer.formulas.kl import k3
+from rl_doctor.analyzer.formulas.kl import k2, k3
+from rl_doctor.analyzer.formulas.rejection import Kind, Over, statistic
+from rl_doctor.analyzer.formulas.segments import segment_means, segment_sums, spread
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.statistics import (
     Reading,
@@ -35,6 +36,10 @@ from rl_doctor.analyzer.recompute.verl_batch import CLAMP, before_rejection, fir
 from rl_doctor.analyzer.recompute.verl_settings import Correction
 from rl_doctor.store.batch import Batch
 
+_OF: Final[Mapping[str, tuple[Over, Kind]]] = {
+    f"{over}_{kind}": (over, kind) for over in get_args(Over) for kind in get_args(Kind)
+}
+"""Criteria by the names in verl's configuration."""
 NEAR: Final = 8 * EPSILON32
 """Relative distance from a threshold within which float32 may decide otherwise."""
 
@@ -58,8 +63,8 @@ class Criterion:
     """One criterion for leaving tokens out: a KL estimate per token, or its sum, mean or maximum over the sequence."""
 
     name: str
-    over: str
-    kind: str
+    over: Over
+    kind: Kind
     lower: float | None
     upper: float
 
@@ -74,7 +79,10 @@ def criteria(correction: Correction) -> tuple[Criterion, ...]:
         return ()
     found = []
     for name, threshold in zip(names, given, strict=True):
-        over, _, kind = name.rpartition("_")
+        of = _OF.get(name)
+        if of is None:
+            return ()
+        over, kind = of
         try:
             numbers = [float(part) for part in threshold.split("_")]
         except ValueError:
@@ -102,34 +110,27 @@ def of_criterion(criterion: Criterion) -> dict[str, Reading]:
     return {f"rollout_rs_{criterion.name}_{name}": read for name, read in of.items()}
 
 
-@derived
-def _estimates(batch: Batch) -> dict[str, tuple[Floats, Floats]]:
-    """The three estimates per token ``[n_selected]``, each with the size of its summands."""
-    x = np.clip(engine_difference(batch), -CLAMP, CLAMP)
-    size = np.abs(x)
-    third = k3(x)
-    return {
-        "k1": (-x, size),
-        "k2": (0.5 * x * x, 0.5 * x * x),
-        "k3": (third, third + EPSILON32 / TOLERANCE * (np.exp(x) + size + 1.0)),
-    }
+def _sizes(x: Floats, kind: Kind) -> Floats:
+    """Size of the summands of an estimate at the log-ratio ``x`` ``[n]``."""
+    if kind == "k1":
+        return np.abs(x)
+    value = k2(x) if kind == "k2" else k3(x)
+    return value if kind == "k2" else value + EPSILON32 / TOLERANCE * (np.exp(x) + np.abs(x) + 1.0)
 
 
 def divergence(before: Batch, criterion: Criterion) -> Statistics:
     """Statistics of a criterion's estimate over the tokens and rows of a batch, with the mask from before any is left out."""
-    counts = per_sequence_counts(before)
+    counts, splits = per_sequence_counts(before), selected_splits(before)
     filled = counts > 0
-    values, size = _estimates(before)[criterion.kind]
-    sums, sizes = per_sequence_sums(before, values), per_sequence_sums(before, size)
+    x = np.clip(engine_difference(before), -CLAMP, CLAMP)
+    values, size = statistic(x, splits, "token", criterion.kind, CLAMP), _sizes(x, criterion.kind)
+    rows = statistic(x, splits, "seq_mean" if criterion.over == "token" else criterion.over, criterion.kind, CLAMP)
     if criterion.over == "seq_max":
-        _, highest = segment_extremes(values, selected_splits(before))
-        rows, row_size = np.where(filled, highest, 0.0), np.where(filled, np.abs(highest), 0.0)
-    elif criterion.over == "seq_sum":
-        rows, row_size = sums, sizes
+        row_size = np.abs(rows)
     else:
-        rows, row_size = sums / np.maximum(counts, 1), sizes / np.maximum(counts, 1)
+        row_size = segment_sums(size, splits) if criterion.over == "seq_sum" else segment_means(size, splits)
     if criterion.over != "token":
-        values, size = np.repeat(rows, counts), np.repeat(row_size, counts)
+        values, size = spread(rows, splits), spread(row_size, splits)
     lower, least = (-math.inf, 0.0) if criterion.lower is None else (criterion.lower, criterion.lower)
     found: dict[str, Statistic] = {}
     for name, item, slack, make in (

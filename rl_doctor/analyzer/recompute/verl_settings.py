@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rl_doctor.analyzer.recompute.registry import at_least
+from rl_doctor.analyzer.recompute.verl_versions import Era
 from rl_doctor.schema import RunConfig, RunInfo
 
 _ACTOR: Final = "actor_rollout_ref.actor"
 _KL: Final[Mapping[str, str]] = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
-_NINE: Final = (0, 9)
+_BYPASS: Final = "bypass_mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Settings:
 
     ``loss_agg`` is how the policy loss is aggregated, ``configured_agg`` how all else is: some losses have their own way.
     ``jagged`` is whether the driver pads responses to the longest of the batch, not to the configured limit. ``substeps`` is how
-    many updates, each on a part of the batch, are logged as one step.
+    many updates, each on a part of the batch, are logged as one step. ``actor_entropy`` is whether the actor computes one.
     """
 
-    nine: bool
+    era: Era
     loss_mode: str
     loss_agg: str | None
     configured_agg: str | None
@@ -63,26 +63,30 @@ class Settings:
     prompt_limit: int | None
     value_clip: float | None
     value_agg: str | None
+    actor_entropy: bool
 
     @classmethod
-    def of(cls, info: RunInfo) -> Settings:
+    def of(cls, info: RunInfo, era: Era) -> Settings:
         """Read the settings from the native configuration where it was recorded, else from its canonical form."""
         config, native = info.config, info.config.native or {}
         mode = _loss_mode(info, native)
-        nine = at_least(info.trainer_version, *_NINE)
         configured = aggregation = _at(native, f"{_ACTOR}.loss_agg_mode") or config.loss_agg
-        if mode == "sapo" or (mode == "gspo" and not nine):
+        if mode == "sapo" or (mode == "gspo" and era.gspo_configured is False):
             aggregation = "seq-mean-token-mean"
+        elif mode == "gspo" and era.gspo_configured is None:
+            aggregation = None
         in_loss = _at(native, f"{_ACTOR}.kl_loss_type") or (None if config.kl_in_reward else config.kl_estimator)
         in_reward = _at(native, "algorithm.kl_penalty") or (config.kl_estimator if config.kl_in_reward else None)
         correction = _correction(
             _at(native, "algorithm.rollout_correction") or _at(native, f"{_ACTOR}.policy_loss.rollout_correction")
         )
-        if mode == "bypass_mode":
+        if era.minor >= (0, 7) and (mode == _BYPASS or (not era.engine and correction is not None and correction.bypass)):
             mode = _bypassed(correction)
-        version_one = _at(native, "trainer.use_v1")
+        elif era.minor < (0, 7) and _at(native, "algorithm.rollout_correction.use_policy_gradient"):
+            mode = "rollout_correction"
+        version_one, nine = _at(native, "trainer.use_v1"), era.minor >= (0, 9)
         return cls(
-            nine=nine,
+            era=era,
             loss_mode=mode,
             loss_agg=aggregation,
             configured_agg=configured,
@@ -103,7 +107,13 @@ class Settings:
             prompt_limit=_at(native, "data.max_prompt_length"),
             value_clip=_number(_at(native, "critic.cliprange_value"), config.value_clip),
             value_agg=_at(native, "critic.loss_agg_mode"),
+            actor_entropy=bool(_at(native, f"{_ACTOR}.calculate_entropy") or _at(native, f"{_ACTOR}.entropy_coeff")),
         )
+
+    @property
+    def overwrites_entropy(self) -> bool:
+        """Whether the actor's entropy takes the place of the driver's."""
+        return self.era.current_entropy and self.actor_entropy
 
     @property
     def bypasses(self) -> bool:
@@ -142,9 +152,9 @@ def _substeps(native: Mapping[str, Any]) -> int:
 def _bypassed(correction: Correction | None) -> str:
     """The loss that stands behind ``bypass_mode``; none of the known ones where it leaves tokens out or weighs them by itself."""
     if correction is None or correction.rejection:
-        return "bypass_mode"
+        return _BYPASS
     if correction.loss_type == "reinforce":
-        return "bypass_mode" if correction.weights else "reinforce"
+        return _BYPASS if correction.weights else "reinforce"
     return "vanilla"
 
 

@@ -1,0 +1,125 @@
+"""verl: which of its ways of computing what it logs a run was written in.
+
+Up to 0.7 each worker had an actor of its own for FSDP and for Megatron, which averaged its losses per micro-batch in ways that
+changed from version to version; the engine workers, a choice in 0.7 and the only ones from 0.8 on, normalise over mini-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from rl_doctor.analyzer.dialects.registry import Version, bounds_of
+
+Workers = Literal["engine", "fsdp", "megatron"]
+Losses = Literal["mean", "scaled mean", "scaled sum"]
+
+FIRST: Final = (0, 5)
+_MINORS: Final = ((0, 5), (0, 6), (0, 7), (0, 8), (0, 9))
+_LAST: Final = (1, 0)
+_OF_THE_ENGINE: Final = frozenset({"actor/loss", "actor/entropy_loss", "critic/loss"})
+"""Names that the older workers do not log."""
+_FSDP: Final[Mapping[Version, Losses]] = {(0, 5): "mean", (0, 6): "scaled mean", (0, 7): "scaled sum"}
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """Versions and workers that log alike.
+
+    ``gspo_configured`` is whether GSPO is aggregated as configured; None where that is not known.
+    """
+
+    minor: Version
+    workers: Workers
+    gspo_configured: bool | None
+
+    @property
+    def engine(self) -> bool:
+        """Whether losses are normalised over mini-batches."""
+        return self.workers == "engine"
+
+    @property
+    def losses(self) -> Losses:
+        """What older workers log of a micro-batch's policy and KL loss, and of the value loss.
+
+        Their mean; the mean of loss times share of the mini-batch; or the sum of that over the step.
+        """
+        return _FSDP[self.minor] if self.workers == "fsdp" else "mean"
+
+    @property
+    def first_rank_only(self) -> bool:
+        """Whether only what the first rank computed is logged."""
+        return not self.engine and self.minor == (0, 5)
+
+    @property
+    def anchors_to_itself(self) -> bool:
+        """Whether a step of a single mini-batch takes the policy being trained as the old one."""
+        return self.workers == "fsdp" and self.minor in ((0, 6), (0, 7))
+
+    @property
+    def current_entropy(self) -> bool:
+        """Whether the actor's entropy takes the place of the driver's, where the actor computes one."""
+        return self.workers == "fsdp" and self.minor == (0, 7)
+
+    @property
+    def subtracts_entropy(self) -> bool:
+        """Whether the logged policy loss has the entropy term in it, which is subtracted from it in place."""
+        return self.current_entropy
+
+    @property
+    def current_distance(self) -> bool:
+        """Whether distances from the engine that sampled are those of the policy being trained, not of the old one."""
+        return not self.engine and self.minor in ((0, 6), (0, 7))
+
+    @property
+    def counts_empty(self) -> bool:
+        """Whether sequences without a token count in means over sequences, of losses and of rewards."""
+        return self.minor == (0, 5)
+
+    @property
+    def sums_constant(self) -> bool:
+        """Whether seq-mean-token-sum-norm sums over sequences, instead of taking their mean."""
+        return self.minor in ((0, 5), (0, 6))
+
+    @property
+    def raw_weights(self) -> bool:
+        """Whether statistics of importance weights are taken before these are cut."""
+        return self.minor < (0, 8)
+
+
+def era_of(version: str | None, native: Mapping[str, Any], names: Collection[str]) -> Era | None:
+    """The era of a run; None where the version, the configuration and what was logged leave it open.
+
+    Args:
+        version: as in ``RunInfo.trainer_version``.
+        native: verl's configuration.
+        names: what was logged.
+    """
+    bounds = bounds_of(version)
+    minor = next((one for one in reversed(_MINORS) if bounds.at_least(one)), None)
+    if minor is None or bounds.at_least(_LAST):
+        return None
+    developed = (version or "").startswith("0.8.0.dev")
+    if developed:
+        minor = (0, 7)
+    elif minor != _MINORS[-1] and not bounds.before(_MINORS[_MINORS.index(minor) + 1]):
+        return None
+    configured = bounds.at_least((0, 9, 1))
+    gspo = configured if configured or bounds.before((0, 9, 1)) else None
+    if minor >= (0, 8):
+        return Era(minor, "engine", gspo)
+    trainer, actor = native.get("trainer"), _section(native, "actor_rollout_ref", "actor")
+    choice = trainer.get("use_legacy_worker_impl") if isinstance(trainer, Mapping) else None
+    if minor == (0, 7) and (choice == "disable" or not _OF_THE_ENGINE.isdisjoint(names)):
+        return Era(minor, "engine", gspo)
+    if developed and choice is None:
+        return None
+    return Era(minor, "megatron" if actor.get("strategy") == "megatron" else "fsdp", gspo)
+
+
+def _section(native: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    for name in path:
+        found = native.get(name)
+        native = found if isinstance(found, Mapping) else {}
+    return native
