@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from rl_doctor import schema
 from rl_doctor.analyzer import dialects_page, formulas_page
-from rl_doctor.analyzer.registry import families, metrics
+from rl_doctor.analyzer.dialects.registry import trainers
+from rl_doctor.analyzer.registry import NOTATION, families, metrics
 from rl_doctor.cli.app import VERBS, app
 from rl_doctor.cli.environment import ENABLES
 from rl_doctor.cli.pages import metric_rows, rule_page, summary, table
@@ -31,6 +32,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 README: Final = ROOT / "README.md"
 RULES_FOLDER: Final = "rules"
+DIALECTS_FOLDER: Final = "dialects"
 HELP_WIDTH: Final = 100
 _FAMILIES: Final = {
     "0": "Data and masks",
@@ -56,9 +58,13 @@ def pages() -> dict[str, str]:
     made = {
         "rules.md": _rules(), "metrics.md": _metrics(), "schema.md": _schema(), "cli.md": _command_line(),
         "formats.md": _formats(), "trainers.md": _trainers(), "config.md": _config(),
-        "names.md": "\n".join([_GENERATED, "", *dialects_page.lines()]) + "\n",
+        "dialects.md": "\n".join([_GENERATED, "", *dialects_page.index()]) + "\n",
         "formulas.md": "\n".join([_GENERATED, "", "# Formulas", "", *formulas_page.lines()]) + "\n",
     }  # fmt: skip
+    made |= {
+        f"{DIALECTS_FOLDER}/{name}.md": "\n".join([_GENERATED, "", *dialects_page.page(known)]) + "\n"
+        for name, known in trainers().items()
+    }
     made |= {f"{RULES_FOLDER}/{rule.name}.md": f"{_GENERATED}\n\n{rule_page(rule, metrics())}" for rule in rules().values()}
     return made
 
@@ -78,17 +84,27 @@ def _metrics() -> str:
     intro = (
         "Recomputed from the stored tokens, per step, by `rl-doctor metrics RUN`. The columns "
         "([schema](schema.md)) and `config.` members ([description](config.md)) that a metric needs are those without which it "
-        "is skipped; of `a|b` either will do."
+        "is skipped; of `a|b` either will do. What each trainer calls them stands below each topic, how it arrives at its "
+        "numbers in [dialects](dialects.md)."
     )
-    lines = [_GENERATED, "", "# Metrics", "", intro]
+    lines = [_GENERATED, "", "# Metrics", "", intro, "", "In the formulas stand for", ""]
+    lines += [f"- `{letters}` {meaning}" for letters, meaning in NOTATION.items()]
+    logged_as = dialects_page.logged_as()
     by_topic: dict[str, list[str]] = {}
     for name in metrics():
         by_topic.setdefault(name.partition(".")[0], []).append(name)
     for topic, names in sorted(by_topic.items()):
         lines += ["", f"## {topic}", "", *metric_rows(metrics()[name] for name in names)]
+        called = [(f"`{name}`", "<br>".join(logged_as[name])) for name in names if name in logged_as]
+        lines += ["", *table(("metric", "logged as"), called)] if called else []
     if families():
         rows = [(f"`{item.prefix}<name>`", f"`{item.columns}<name>`") for item in families()]
         lines += ["", "## By column", "", "One for each column of a run that begins so.", "", *table(("metric", "column"), rows)]
+    named = [name for name in logged_as if name not in metrics()]
+    if named:
+        text = "Metrics that depend on what a trainer calls a component, a part of the batch, or a source of held-out prompts."
+        rows = [(f"`{name}`", "<br>".join(logged_as[name])) for name in sorted(named)]
+        lines += ["", "## By name", "", text, "", *table(("metric", "logged as"), rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -256,11 +272,12 @@ def _fenced(text: str) -> list[str]:
 def stale(wanted: dict[str, str], docs: Path) -> list[str]:
     """What is wrong with the pages in ``docs``, one line each."""
     found = [f"{name}: {_state(docs / name)}" for name, text in wanted.items() if _read(docs / name) != text]
-    return found + [f"{name}: belongs to no rule" for name in _left_over(wanted, docs)]
+    return found + [f"{name}: belongs to no rule and no trainer" for name in _left_over(wanted, docs)]
 
 
 def _left_over(wanted: Iterable[str], docs: Path) -> list[str]:
-    present = (f"{RULES_FOLDER}/{path.name}" for path in sorted((docs / RULES_FOLDER).glob("*.md")))
+    folders = (RULES_FOLDER, DIALECTS_FOLDER)
+    present = (f"{folder}/{path.name}" for folder in folders for path in sorted((docs / folder).glob("*.md")))
     return [name for name in present if name not in set(wanted)]
 
 
@@ -273,7 +290,7 @@ def _read(path: Path) -> str | None:
 
 
 def write(wanted: dict[str, str], docs: Path) -> None:
-    """Write the pages and remove those of rules that are gone."""
+    """Write the pages and remove those of rules and trainers that are gone."""
     for name in _left_over(wanted, docs):
         (docs / name).unlink()
     for name, text in wanted.items():

@@ -41,8 +41,8 @@ def summary(rule: Rule) -> str:
 
 def metric_rows(metrics: Iterable[Metric]) -> list[str]:
     """A Markdown table of metrics."""
-    rows = ((f"`{item.name}`", item.unit, item.doc, _code_list(item.needs), item.source) for item in metrics)
-    return table(("metric", "unit", "what it is", "needs", "source"), rows)
+    rows = ((f"`{item.name}`", item.unit, item.formula, item.doc, _code_list(item.needs), item.source) for item in metrics)
+    return table(("metric", "unit", "formula", "what it is", "needs", "source"), rows)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

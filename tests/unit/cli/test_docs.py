@@ -23,7 +23,7 @@ def test_stale_missing_and_left_over_pages_are_found(tmp_path: Path) -> None:
     assert gen_docs.stale(wanted, tmp_path) == []
     (tmp_path / "cli.md").write_text("old\n")
     (tmp_path / "rules" / "gone.md").write_text("page\n")
-    assert gen_docs.stale(wanted, tmp_path) == ["cli.md: stale", "rules/gone.md: belongs to no rule"]
+    assert gen_docs.stale(wanted, tmp_path) == ["cli.md: stale", "rules/gone.md: belongs to no rule and no trainer"]
     gen_docs.write(wanted, tmp_path)
     assert gen_docs.stale(wanted, tmp_path) == []
 
@@ -76,6 +76,6 @@ def test_the_page_of_the_configuration_says_who_reads_it() -> None:
     assert "(rules/kl-flatline.md)" in rows["kl_coef"]  # looked at by the check itself
     assert "(rules/stale-old-logprob.md)" in rows["is_correction"]  # by a function that the check calls
     assert "`value.clip_frac`" in rows["value_clip"]
-    assert "(rules/" not in rows["loss_agg"]
+    assert "(rules/" not in rows["kl_output_clamp"]
     assert "| `kl_estimator` | text | `k1`, `k2`, `k3`, `abs` |" in settings
     assert "| `group_size` | whole number | at least 1 | sequences |" in settings

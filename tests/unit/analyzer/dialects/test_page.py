@@ -1,28 +1,73 @@
-"""The page that lists the names."""
+"""The pages that say what every trainer calls its numbers and what they are."""
 
 from __future__ import annotations
 
-from rl_doctor.analyzer.dialects.registry import trainers
-from rl_doctor.analyzer.dialects_page import lines
+import pytest
+
+from rl_doctor.analyzer import dialects_page
+from rl_doctor.analyzer.dialects.recipes import Recipe, absent, derived, exact, of
+from rl_doctor.analyzer.dialects.registry import Name, Trainer, trainers
+from rl_doctor.analyzer.registry import families, metrics
 
 
-def test_every_trainer_has_its_table() -> None:
-    page = list(lines())
-    headings = [line.removeprefix("## ") for line in page if line.startswith("## ")]
-    assert headings == [*(known.label for _, known in sorted(trainers().items())), "Made at home"]
-    for known in trainers().values():
-        for item in known.names:
-            assert any(line.startswith(f"| `{item.native}` |") for line in page)
+def row(item: Name) -> list[str]:
+    """The cells of a name on its trainer's page."""
+    lines = list(dialects_page.page(Trainer("a", "A", "somewhere", (item,))))
+    (line,) = [line for line in lines if line.startswith("| `")]
+    return [cell.strip() for cell in line.replace("\\|", "\0").split("|")[1:-1]]
+
+
+@pytest.mark.parametrize("known", trainers().values(), ids=trainers())
+def test_every_name_has_its_row(known: Trainer) -> None:
+    page = list(dialects_page.page(known))
+    assert page[0] == f"# {known.label}"
+    for item in known.names:
+        native = item.native.replace("|", "\\|")
+        assert any(line.startswith(f"| `{native}` |") for line in page)
+    assert {line.replace("\\|", "").count("|") for line in page if line.startswith("|")} == {7}
+
+
+def test_the_index_lists_every_trainer_and_what_is_known_of_it() -> None:
+    page = list(dialects_page.index())
+    for name, known in trainers().items():
+        (line,) = [line for line in page if line.startswith(f"| [{known.label}](dialects/{name}.md)")]
+        numbers = [int(cell or 0) for cell in line.replace(" ", "").split("|")[2:-1]]
+        assert numbers[0] == len(known.names) == sum(numbers[1:])
+    assert page[page.index("## Made at home") + 2] == "Names with one meaning wherever they stand."
 
 
 def test_signs_versions_and_conditions_are_told() -> None:
-    page = "\n".join(lines())
-    assert "| `{actor}/approx_kl/avg` | `policy.kl_old_k1`, with the other sign |" in page
-    assert "| `group/mixed_groups_ratio` | `group.zero_std_frac` = 1 - the value |" in page
-    assert "| `reward_std` | `reward.std` | from 0.27 on |" in page
-    assert "| `reward_std` | `group.std_mean` | before 0.27 |" in page
-    assert "| `response_length/clip_ratio` | `length.limit_frac` | where the numbers bear it out |" in page
+    pages = {name: "\n".join(dialects_page.page(known)) for name, known in trainers().items()}
+    assert "approx_kl/avg` | `policy.kl_old_k1`, with the other sign |" in pages["areal"]
+    assert "| `group/mixed_groups_ratio` | `group.zero_std_frac` = 1 - the value |" in pages["roll"]
+    assert row(Name("a", "reward.std", since=(0, 27)))[3] == "from 0.27 on"
+    assert row(Name("a", "reward.std", until=(0, 27, 0), algorithms=frozenset({"rloo", "grpo"})))[3] == "grpo, rloo; before 0.27"
+    assert row(Name("a", "reward.std", holds=lambda _: True))[3] == "where the numbers bear it out"
 
 
-def test_rows_have_as_many_cells_as_the_header() -> None:
-    assert {line.replace("\\|", "").count("|") for line in lines() if line.startswith("|")} == {5}
+def test_the_definition_and_its_proof_are_told() -> None:
+    recipe = Recipe(of("estimate", kind="k1"))
+    assert row(Name("a", None, definition=exact("mean |x|", recipe)))[2:5] == ["mean \0x\0", "", "exact"]
+    assert row(Name("a", None, definition=derived("mean x")))[4] == "derived"
+    assert row(Name("a", None, definition=absent("a random mask", "sum x")))[2:5] == ["sum x", "", "no: a random mask"]
+    assert row(Name("a", None))[2:5] == ["", "", "not looked up"]
+
+
+def test_settings_are_told_where_every_recipe_asks_for_some() -> None:
+    both = {"config.kl_estimator": ("k2",), "native.own?": (None, 2.0), "native.on?": (None, True)}
+    k2 = Recipe(of("estimate", kind="k2"), when=both)
+    k3 = Recipe(of("estimate", kind="k3"), when={**both, "config.kl_estimator": ("k3",), "native.on": (False,)})
+    told = row(Name("a", None, definition=exact("f", k2, k3)))[4]
+    assert told == "exact, where `config.kl_estimator` is `k2` or `k3` and `native.own` is not set or 2"
+    assert row(Name("a", None, definition=exact("f", k2, Recipe(of("estimate", kind="k1")))))[4] == "exact"
+
+
+def test_every_metric_tells_its_formula_and_who_logs_it() -> None:
+    assert [name for name, known in metrics().items() if not known.formula] == []
+    made = [one for family in families() for one in family.make((f"{family.columns}a",))]
+    assert [one.name for one in made if not one.formula] == []
+    logged = dialects_page.logged_as()
+    assert [line.partition(" `")[0] for line in logged["reward.mean"]] == sorted(
+        {known.label for known in trainers().values() if any(item.metric == "reward.mean" for item in known.names)}, key=str.lower
+    )
+    assert any(line.startswith("verl `actor/ppo_kl`") for line in logged["policy.kl_old_k1"])
