@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,9 +14,11 @@ from rl_doctor.analyzer.derive import Floats, known, per_sequence_counts, real_r
 from rl_doctor.analyzer.dialects.recipes import CELL, UNDIVIDED, Fold, How
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, Entries
 from rl_doctor.analyzer.recompute.stages import Shares, Terms, average, certain
-from rl_doctor.analyzer.states import Keyed, Sums
+from rl_doctor.analyzer.states import Keyed, Sum, Sums
 from rl_doctor.store.batch import Batch
 
+_ODD: Final = 0x9E3779B97F4A7C15 - (1 << 64)
+"""Spreads the numbers of sequences over 64 bits, away from hashes of names."""
 Pair = tuple[float, float]
 """A value, and what rounding can change in it."""
 
@@ -80,8 +82,10 @@ class Pieces:
     @classmethod
     def of(cls, batch: Batch, sums: tuple[Floats, Floats, Floats | None], column: str) -> Pieces:
         """The rows of a batch that are no padding; one without a value in ``column`` is a part of nothing but itself."""
-        names, own = batch.columns[column], batch.columns["sequence"]
-        keys = np.fromiter((hash((None, row) if name is None else name) for name, row in zip(names, own, strict=True)), np.int64)
+        names = batch.columns[column]
+        keys = np.fromiter(map(hash, names.tolist()), np.int64, len(names))
+        alone = ~known(names)
+        keys[alone] = batch.columns["sequence"][alone] * _ODD
         slack = np.zeros(batch.n_sequences) if sums[2] is None else sums[2]
         real = real_rows(batch)
         return cls(keys[real], np.stack([*sums[:2], slack])[:, real], per_sequence_counts(batch)[real])
@@ -94,8 +98,13 @@ class Pieces:
         keys = self.keys[order]
         starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
         tokens = np.maximum(np.add.reduceat(self.tokens[order], starts), 1)
-        value, size, slack = (math.fsum(np.add.reduceat(part[order], starts) / tokens) / len(starts) for part in self.sums)
+        value, size, slack = (Sum.of(np.add.reduceat(part[order], starts) / tokens).mean for part in self.sums)
         return certain(value, TOLERANCE * size + slack)
+
+
+def total(values: Iterable[float]) -> float:
+    """The sum, correctly rounded; NaN where infinities of both signs are among them."""
+    return Sum.of(np.array(list(values), np.float64)).value
 
 
 NO_PIECES: Final = Pieces(np.zeros(0, np.int64), np.zeros((3, 0)), np.zeros(0, np.int64))
@@ -146,5 +155,5 @@ def _one(pairs: Sequence[Pair], how: How) -> Pair:
     if how in {"max", "min"}:
         chosen = math.nan if any(map(math.isnan, values)) else (max if how == "max" else min)(values)
         return chosen, max(slack)
-    total, rounding = math.fsum(values), math.fsum(slack)
-    return (total, rounding) if how == "sum" else (total / len(pairs), rounding / len(pairs))
+    summed, rounding = total(values), total(slack)
+    return (summed, rounding) if how == "sum" else (summed / len(pairs), rounding / len(pairs))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rl_doctor.analyzer.dialects.recipes import Joined
+from rl_doctor.analyzer.recompute.folds import total
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, entry
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.store.batch import Batch
@@ -52,7 +53,7 @@ def joined(parts: Sequence[tuple[Reduction, Reader]], how: Joined) -> tuple[Redu
 def _one(pairs: Sequence[tuple[float, float]], how: Joined) -> Entries:
     values, slack = zip(*pairs, strict=True)
     if how == "sum":
-        return entry(math.fsum(values), math.fsum(slack))
+        return entry(total(values), total(slack))
     if how == "explained":
         return _explained(values, slack)
     (first, wide), (second, more) = pairs
