@@ -85,6 +85,9 @@ _LENGTH: Final = tuple(
 _TOTAL_LENGTH: Final = tuple(
     Recipe(of("row_with_prompt"), _ROW_SUMS, mask=mask, unit="tokens") for mask in RESPONSE
 )  # fmt: skip
+_PROMPTS: Final = (Recipe(of("row", name="prompt_length"), level="rollout", unit="tokens"),)
+_WHOLE: Final = (Recipe(of("row", name="response_length"), level="rollout", unit="tokens"),)
+_OF_EPISODES: Final = absent("rewards as they were normalised by episode and by step are not recorded")
 _SCORES: Final = (Recipe(of("row", name="score"), level="rollout", unit="reward"),)
 _REWARDS: Final = (Recipe(of("column", name="token_reward"), _ROW_SUMS, mask="stored", unit="reward"),)
 _REWARD_MEANS: Final = (
@@ -191,17 +194,16 @@ ROLL: Final = trainer(
             Name("actor/lr", "optim.learning_rate", definition=absent("is set by the schedule")),
             Name("actor_train/grad_norm", "optim.grad_norm", definition=absent("gradients are not recorded")),
             Name("actor/grad_norm", "optim.grad_norm", definition=absent("gradients are not recorded")),
-            *_each(
-                "token/prompt_length", None, "the prompt's length",
-                (Recipe(of("row", name="prompt_length"), level="rollout", unit="tokens"),),
-            ),
+            *_each("token/prompt_length", None, "the prompt's length", _PROMPTS),
             *_each("token/response_length", "length", "the number of response tokens", _LENGTH),
             _difference("token/response_length/diff", "the number of response tokens", _LENGTH),
             *_each("token/total_length", None, "prompt and response tokens", _TOTAL_LENGTH),
             _difference("token/total_length/diff", "prompt and response tokens", _TOTAL_LENGTH),
-            Name("tokens/response_length/mean", "length.mean"),
-            Name("tokens/response_length/max", "length.max"),
-            Name("tokens/response_length/min", "length.min"),
+            *_each("tokens/response_length", "length", "the number of response tokens of the mask", _LENGTH),
+            *_each("tokens/prompt_length", None, "the prompt's length", _PROMPTS),
+            *_each("tokens/non_prompt_length", None, "the number of tokens after the prompt, observations too", _WHOLE),
+            Name("critic/episode_rewards_norm/{statistic}", None, definition=_OF_EPISODES),
+            Name("critic/step_rewards_norm/{statistic}", None, definition=_OF_EPISODES),
             Name("token/total_response_length/clip", None, note="is a number of responses, not a share", definition=_OF_WIDTH),
             Name(
                 "group/all_correct_groups_ratio", "group.all_max_frac",

@@ -62,6 +62,7 @@ def _reductions(value: Of) -> Iterator[tuple[str, Of, dict[str, Any]]]:
     per_length = of("times", of=value, over=f"{_SET}max_seq_len")
     yield "seq_mean_token_sum_norm", per_length, {"fold": Fold(row="sum", empty=True, apart=_MINIBATCH)}
     yield "token_mean_legacy", value, {"fold": _TOKENS}
+    yield "prompt_mean", value, {"fold": Fold(row="mean"), "per": "group"}
 
 
 def _losses(beside: tuple[Recipe, ...] = (), when: Mapping[str, Argument | tuple[Argument, ...]] = _ALWAYS) -> Iterator[Recipe]:
@@ -159,6 +160,7 @@ _ONE: Final = of("constant", value=1.0)
 _SCHEDULE: Final = absent("is set by the schedule")
 _GRADIENTS: Final = absent("gradients are not recorded")
 _SCHEDULED: Final = absent("at which step a prompt was scheduled is not recorded")
+_DROPPED: Final = absent("groups that were dropped before training are not recorded")
 _TURNS: Final = absent("the lengths of single turns are not kept, only their number and sum")
 
 SKYRL: Final = trainer(
@@ -182,7 +184,8 @@ SKYRL: Final = trainer(
                 definition=exact(
                     "sum over tokens of the loss with advantages divided beforehand: by the mini-batch's tokens (token_mean), "
                     "its rows and each row's tokens (sequence_mean), its rows and max_seq_len (seq_mean_token_sum_norm), the "
-                    "micro-batch's tokens and the number of micro-batches (token_mean_legacy); ratio clamped at exp(+-20), "
+                    "micro-batch's tokens and the number of micro-batches (token_mean_legacy), the prompts and each prompt's "
+                    "tokens (prompt_mean); ratio clamped at exp(+-20), "
                     "GSPO's at most exp(10), importance_sampling's not; averaged over mini-batches and epochs",
                     *_losses(),
                 ),
@@ -382,6 +385,11 @@ SKYRL: Final = trainer(
             Name("async/staleness_max", "stale.max", definition=_SCHEDULED),
             Name("async/staleness_min", None, definition=_SCHEDULED),
             Name("async/staleness_ratio", None, definition=_SCHEDULED),
+            Name("async/staleness_violation_count", None, definition=_SCHEDULED),
+            Name("async/num_groups_dropped", None, definition=_DROPPED),
+            Name("async/keep_rate", None, definition=_DROPPED),
+            Name("generate/batch_num_seq", None, definition=absent("is the size of the batch with its padding rows")),
+            Name("generate/batch_padded_seq_len", None, definition=absent("the padded width of prompts is not recorded")),
         ),
         marks=(
             "policy/policy_entropy", "policy/policy_kl", "loss/avg_final_rewards", "reward/avg_raw_reward", "policy/final_loss",

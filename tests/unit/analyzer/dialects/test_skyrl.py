@@ -43,7 +43,6 @@ NEVER = {
 LEFT = {
     "kl_cov": {"policy/policy_loss", "policy/final_loss"},  # picks tokens over a micro-batch
     "dual clip, sequence mean, kl k2": {"policy/final_loss"},  # an entropy bonus, of micro-batches of several sizes
-    "cispo, rollout anchor": {"policy/policy_loss", "policy/final_loss"},  # averages prompts
     "gae, kl in reward": {"policy/policy_loss", "policy/final_loss"},  # with advantages normalised after they were logged
     "rloo, no rollout logprobs": {"policy/policy_loss", "policy/final_loss"},
 }
