@@ -119,9 +119,10 @@ def _loaded(code: bytes) -> int:
 
 
 def _folders() -> Iterator[Path]:
-    """Where code may be kept, in order."""
+    """Where code may be kept, in order: where the user says, and nowhere else, or beside the module, or in the user's cache."""
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(chosen)
+        return
     yield Path(__file__).with_name("__pycache__")
     with suppress(RuntimeError):  # no home
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rl-doctor"
