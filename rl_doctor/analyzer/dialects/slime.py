@@ -105,6 +105,8 @@ def _value(prefix: str) -> tuple[Name, ...]:
         "max((v - R)^2, (clip(v, v_old -+ value_clip) - R)^2), without one half", of("value_error", clip=_VALUE_CLIP), "1"
     )
     moved = _mean("1[abs(v - v_old) > value_clip]", of("value_moved", clip=_VALUE_CLIP), "1")
+    if not prefix:  # a name that the source has no longer
+        error, moved = (replace(one, proof="derived") for one in (error, moved))
     return (
         Name(f"train/{prefix}value_loss", "value.loss", definition=error),
         Name(f"train/{prefix}value_clipfrac", "value.clip_frac", definition=moved),
@@ -253,7 +255,7 @@ SLIME: Final = trainer(
             Name("rollout/log_probs", None, definition=_tokens("old_logprob", when=_OWN_OLD)),
             Name("rollout/ref_log_probs", None, definition=_tokens("ref_logprob")),
             Name("rollout/rollout_log_probs", None, definition=_tokens("rollout_logprob")),
-            Name("rollout/teacher_log_probs", None, definition=_tokens("teacher_logprob")),
+            Name("rollout/teacher_log_probs", None, definition=replace(_tokens("teacher_logprob"), proof="derived")),
             Name("rollout/values", "value.mean", definition=_tokens("old_value", "reward")),
             Name("rollout/advantages", "adv.mean", definition=_tokens("advantage", "1")),
             Name("rollout/returns", "return.mean", definition=_tokens("return", "reward")),

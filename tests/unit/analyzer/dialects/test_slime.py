@@ -83,6 +83,52 @@ def _mean(values: list[float], mask: list[int]) -> float:
     return sum(kept) / max(len(kept), 1)
 
 
+def test_what_no_number_stands_for_follows_from_its_definition(tmp_path: Path) -> None:
+    columns = golden.columns_of("slime", NAMES[0])
+    columns["teacher_logprob"] = columns["ref_logprob"]
+    columns["turns"] = list(range(16))
+    native = golden.scenario("slime", "ppo")["native"]
+    ranks = [[row for row in range(16) if columns["rank"][row] == rank] for rank in (0, 1)]
+    whole = golden.metrics_of("slime", NAMES[0])
+    logged = {
+        "multi_turn/multi_turn_metric/round_number_mean": np.mean([np.mean(rows) for rows in ranks]),
+        "multi_turn/multi_turn_metric/round_number_max": np.mean([max(rows) for rows in ranks]),
+        "multi_turn/multi_turn_metric/round_number_min": np.mean([min(rows) for rows in ranks]),
+        "rollout/teacher_log_probs": whole[10]["rollout/ref_log_probs"],
+    }
+    by_step = {
+        10: {**logged, "train/opd_reverse_kl": _rollouts(columns, 10)},
+        11: {"train/opd_reverse_kl": _rollouts(columns, 11)},
+    }
+    info = {"trainer": "slime", "algorithm": "ppo", "config": {"native": native}}
+    found = golden.compared(golden.record(tmp_path / "run", info, columns, by_step))
+    assert set(found) == {*logged, "train/opd_reverse_kl"}
+    assert golden.apart(found) == {}
+
+
+def _rollouts(columns: golden.Columns, step: int) -> float:
+    """The mean over rollouts of the mean of old - teacher over the tokens of all their segments."""
+    sums: dict[str, list[float]] = {}
+    for row in range(16):
+        if columns["step"][row] == step:
+            pairs = zip(columns["old_logprob"][row], columns["teacher_logprob"][row], columns["response_mask"][row], strict=True)
+            terms = [float(np.float32(old)) - float(np.float32(teacher)) for old, teacher, flag in pairs if flag]
+            sums.setdefault(columns["session_id"][row], []).extend(terms)
+    return sum(sum(terms) / max(len(terms), 1) for terms in sums.values()) / len(sums)
+
+
+def test_the_value_has_the_same_numbers_without_the_role(tmp_path: Path) -> None:
+    columns, left_out = golden.columns_of("slime", "ppo"), {6}
+    logged = {
+        step: {name.replace("critic-", ""): number for name, number in values.items() if "critic-" in name}
+        for step, values in golden.metrics_of("slime", "ppo").items()
+    }
+    info = {"trainer": "slime", "algorithm": "ppo", "config": {"native": golden.scenario("slime", "ppo")["native"]}}
+    found = golden.compared(golden.record(tmp_path / "run", info, columns, logged, set(range(16)) - left_out))
+    assert set(found) == {"train/value_loss", "train/value_clipfrac"}
+    assert golden.apart(found) == {}
+
+
 @pytest.mark.parametrize(
     ("settings", "lost"),
     [
