@@ -17,8 +17,9 @@ _MOST_DIGITS: Final = 7
 def log_rounding(logged: Floats) -> Floats:
     """What the precision of a log can hide, from how many digits its values have: float64 ``[n]``.
 
-    A log that rounds to d decimals has no value with more; one that rounds to d significant digits likewise. Fewer than four
-    decimals are not taken for rounding where every value is a whole number: such values are counts.
+    A log that rounds to d decimals has no value with more; one that rounds to d significant digits likewise: its larger values
+    have fewer decimals. Fewer than four decimals are not taken for rounding where every value is a whole number: such values are
+    counts.
 
     Args:
         logged: the values of one key, float64 ``[n]``.
@@ -26,15 +27,15 @@ def log_rounding(logged: Floats) -> Floats:
     if not logged.size:
         return np.zeros(0)
     digits = [_digits(value) for value in logged.tolist()]
-    decimals = max(places for places, _ in digits)
+    places = np.array([places for places, _ in digits])
+    decimals, significant = int(places.max()), max(_FEWEST_DIGITS, *(length for _, length in digits))
+    exponent = np.floor(np.log10(np.maximum(np.abs(logged), np.finfo(np.float64).tiny)))
+    by_digits = np.asarray(0.5 * 10.0 ** (exponent - significant + 1))
     if decimals <= _MOST_DIGITS:
-        places = _FEWEST_DECIMALS if decimals == 0 else decimals
-        return np.full(logged.size, 0.5 * 10.0**-places)
-    significant = max(_FEWEST_DIGITS, *(length for _, length in digits))
-    if significant <= _MOST_DIGITS:
-        exponent = np.floor(np.log10(np.maximum(np.abs(logged), np.finfo(np.float64).tiny)))
-        return np.asarray(0.5 * 10.0 ** (exponent - significant + 1))
-    return np.asarray(np.abs(logged) * 2.0**-24)
+        rounding = np.full(logged.size, 0.5 * 10.0 ** -(_FEWEST_DECIMALS if decimals == 0 else decimals))
+        larger = exponent > exponent[places == decimals].max()  # of so many decimals they would have as many
+        return np.where(larger & (decimals > 0), np.maximum(rounding, by_digits), rounding)
+    return by_digits if significant <= _MOST_DIGITS else np.asarray(np.abs(logged) * 2.0**-24)
 
 
 def _digits(value: float) -> tuple[int, int]:

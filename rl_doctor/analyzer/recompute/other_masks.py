@@ -57,6 +57,19 @@ _MASKS: Final[dict[str, tuple[str, Callable[[Batch], Flags], tuple[str, ...]]]] 
 }  # fmt: skip
 
 
+def recounted(share: Share) -> Share:
+    """The same with the mask's own tokens in place of a recorded number of them."""
+
+    def other(batch: Batch) -> Shares:
+        key = "recounted"
+        if key not in batch.scratch:
+            columns = {name: values for name, values in batch.columns.items() if name not in {"batch_num_tokens", "loss_mask"}}
+            batch.scratch[key] = replace(batch, columns=columns, scratch={})
+        return share(batch.scratch[key])
+
+    return other
+
+
 def remasked(share: Share, name: str, *, recounted: bool) -> Share:
     """What each sequence adds under another mask.
 
@@ -99,17 +112,28 @@ def other_masks(own: Varied) -> Iterator[Varied]:
             yield masked(f"{name} (recounted)", told, partial(remasked, name=name, recounted=True), more)
     sentence = f"{_MASKS[_LATE][0]}, where padding counts as 0"
     yield masked(f"{_LATE} (padding counted)", sentence, _padding_counted)
-    if len(own.shares) == 1:
-        yield from _with_more(own)
+    yield from other_counts(own)
 
 
-def _with_more(own: Varied) -> Iterator[Varied]:
+def other_counts(own: Varied) -> Iterator[Varied]:
     """The mean with other denominators: what lies beyond the mask counts as 0."""
+    if len(own.shares) != 1:
+        return
     share = own.shares[0]
     for name, sentence, count, needs in _COUNTS:
         yield replace(
             own, name=name, sentence=sentence, shares=(_counted(share, count),), needs=(*own.needs, *needs),
         )  # fmt: skip
+
+
+OVER_WIDTH: Final = (
+    "over the padded width", "is a mean over the padded width (the sum over the tokens, divided by rows times width)",
+)  # fmt: skip
+
+
+def over_width(share: Share) -> Share:
+    """The sum over the mask, divided by rows times width."""
+    return _counted(share, _column("padded_width"))
 
 
 def _counted(share: Share, count: Callable[[Batch], NDArray[np.int64]]) -> Share:
@@ -144,10 +168,7 @@ def _stored(batch: Batch) -> NDArray[np.int64]:
 
 
 _COUNTS: Final = (
-    (
-        "over the padded width", "is a mean over the padded width (the sum over the tokens, divided by rows times width)",
-        _column("padded_width"), ("padded_width",),
-    ),
+    (*OVER_WIDTH, _column("padded_width"), ("padded_width",)),
     (
         "prompt included", "divides by the tokens of the prompts too", _with_column("prompt_length"), ("prompt_length",),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +16,11 @@ from rl_doctor.analyzer.engine import lacking
 from rl_doctor.analyzer.formulas.segments import segment_extremes
 from rl_doctor.analyzer.recompute.folds import NO_PIECES, Pair, Pieces, folded, row_scale, shares_of, staged_values
 from rl_doctor.analyzer.recompute.joined import joined
+from rl_doctor.analyzer.recompute.other_recipes import other_recipes
+from rl_doctor.analyzer.recompute.other_values import Valued
 from rl_doctor.analyzer.recompute.quantities import Given, Values, evaluated, find_quantity, needs_of
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Logged, entry
-from rl_doctor.analyzer.recompute.stages import Range, Ranges, keyed_rows, sums_by
+from rl_doctor.analyzer.recompute.stages import Range, Ranges, Share, Shares, keyed_rows, sums_by
 from rl_doctor.analyzer.recompute.statistics import (
     NONE,
     Reading,
@@ -205,7 +208,8 @@ def logged(native: str, metric: str | None, made: Made) -> Logged:
     reduction, entries = _reduced(made)
     if made.beside:
         reduction, entries = joined([(reduction, entries), *map(_reduced, made.beside)], made.recipe.joined)
-    return Logged(native, metric, made.recipe.unit, reduction, entries, "step")
+    hypotheses = partial(other_recipes, made, _reduced, _share_of)
+    return Logged(native, metric, made.recipe.unit, reduction, entries, "step", hypotheses)
 
 
 def _reduced(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
@@ -256,16 +260,26 @@ def _row_sums(batch: Batch, made: Made, shaky: Floats | None = None) -> tuple[Fl
     return factor * per_sequence_sums(batch, found.values), abs(factor) * per_sequence_sums(batch, found.sizes), slack
 
 
+def _share_of(made: Made, value: Valued | None = None) -> Share:
+    """What each sequence adds to the parts of a step, of its own quantity or of another ``value`` per token."""
+
+    @derived
+    def share(batch: Batch) -> Shares:
+        masked, shaky = _of_mask(batch, made)
+        if value is None:
+            return shares_of(masked, _row_sums(masked, made, shaky), made.recipe.fold)
+        scale = abs(made.recipe.factor)
+        numbers, sizes = (scale * per_sequence_sums(masked, part) for part in value(masked))
+        return shares_of(masked, (numbers, sizes, None), made.recipe.fold)
+
+    return share
+
+
 def _staged(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
     if made.recipe.per:
         return _pieced(made)
 
-    @derived
-    def share(batch: Batch) -> Any:
-        masked, shaky = _of_mask(batch, made)
-        return shares_of(masked, _row_sums(masked, made, shaky), made.recipe.fold)
-
-    reduction = sums_by(CELL, share, needs=made.needs, optional=_MASKS)
+    reduction = sums_by(CELL, _share_of(made), needs=made.needs, optional=_MASKS)
     return replace(reduction, needs=made.needs), folded(made.recipe.fold)(())
 
 

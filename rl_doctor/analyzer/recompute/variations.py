@@ -9,7 +9,7 @@ from typing import Final
 from rl_doctor.analyzer.dialects.recipes import CELL
 from rl_doctor.analyzer.recompute.measures import Own, Stage, Stages, Varied
 from rl_doctor.analyzer.recompute.other_columns import other_columns
-from rl_doctor.analyzer.recompute.other_masks import other_masks, other_rows
+from rl_doctor.analyzer.recompute.other_masks import other_counts, other_masks, other_rows, recounted
 from rl_doctor.analyzer.recompute.registry import Logged
 from rl_doctor.analyzer.recompute.stages import MICROBATCH, MINIBATCH, Summed
 
@@ -27,7 +27,13 @@ def variations(item: Logged) -> tuple[Varied, ...]:
     own = definition(item)
     if own is None:
         return ()
-    return (*other_columns(own), *other_masks(own), *other_rows(own), *_other_stages(own))
+    found = [*other_columns(own), *other_masks(own), *other_rows(own), *_other_stages(own)]
+    if "batch_num_tokens" in own.optional:
+        # Divided by a recorded number of tokens its parts add up; a trainer that means them counts their own.
+        counted = replace(own, shares=tuple(map(recounted, own.shares)), optional=("is_padding",))
+        more = (*other_counts(counted), *other_rows(counted), *_other_stages(counted))
+        found += [replace(one, name=f"{one.name} (recounted)") for one in more]
+    return tuple(found)
 
 
 def _other_stages(own: Varied) -> Iterator[Varied]:

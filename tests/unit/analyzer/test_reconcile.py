@@ -168,7 +168,7 @@ def test_a_logged_number_that_cannot_be_recomputed_is_not_compared_with_itself()
 @pytest.mark.parametrize(
     ("values", "rounding"),
     [
-        ([0.1234, 12.5, 3.0], 0.5e-4),
+        ([0.1234, 12.5671, 3.0], 0.5e-4),
         ([0.12, 0.5, 0.25], 0.5e-2),
         ([0.0, 1.0, 12.0], 0.5e-4),
     ],
@@ -178,6 +178,7 @@ def test_decimals_of_a_rounded_log(values: list[float], rounding: float) -> None
 
 
 def test_significant_digits_and_full_precision() -> None:
+    np.testing.assert_allclose(log_rounding(np.array([0.947411, 1.05218, 12.3417])), [0.5e-6, 0.5e-5, 0.5e-4])
     np.testing.assert_allclose(log_rounding(np.array([1.234e-9, 5.67])), [0.5e-12, 0.5e-3])
     np.testing.assert_allclose(log_rounding(np.array([1.5e-9, 0.25])), [0.5e-11, 0.5e-3])
     full = np.array([1 / 3, 2 / 7])
