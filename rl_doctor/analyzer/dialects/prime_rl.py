@@ -1,4 +1,8 @@
-"""prime-rl: keys of its trainer and of its orchestrator."""
+"""prime-rl: keys of its trainer and of its orchestrator.
+
+``rollout_logprob`` is its ``inference_logprobs``, ``batch_num_tokens`` the number of loss tokens of a step over all ranks. Means
+over sequences count those without a loss token, and means over micro-batches those of padding alone: a recording must have them.
+"""
 
 from __future__ import annotations
 

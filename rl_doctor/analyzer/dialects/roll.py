@@ -1,8 +1,9 @@
 """ROLL: keys of the RLVR and the agentic pipeline.
 
 Of its two masks ``loss_mask`` is ``response_mask``, the response, and ``response_mask`` is ``final_response_mask``, what is left
-of it after whole samples were dropped; a recording without the first has them equal. ``padded_width`` is the width of these
-masks, ``batch_num_tokens`` the number of tokens in the final mask of an optimizer step over all ranks.
+of it after whole samples were dropped and before the filters of correction; a recording without the first has them equal.
+``padded_width`` is the width of these masks, ``batch_num_tokens`` the number of tokens in the final mask of an optimizer step
+over all ranks.
 """
 
 from __future__ import annotations

@@ -1,110 +1,40 @@
-"""SkyRL: keys below ``policy/``, ``loss/``, ``reward/``, ``generate/`` and ``async/``."""
+"""SkyRL: keys below ``policy/``, ``loss/``, ``reward/``, ``generate/`` and ``async/``.
+
+``response_mask`` is its ``loss_mask``, and ``advantage`` the one before the reduction of the loss divides it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from rl_doctor.analyzer.dialects.recipes import CELL, Argument, Definition, Fold, Of, Recipe, Stage, Statistic, absent, exact, of
+from rl_doctor.analyzer.dialects.recipes import CELL, Definition, Fold, Of, Recipe, Statistic, absent, exact, of
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, trainer
+from rl_doctor.analyzer.dialects.skyrl_policy import (
+    CORRECTION,
+    KINDS,
+    MEANS,
+    NEW,
+    OLD,
+    ROWS,
+    SET,
+    TOKENS,
+    clip_shares,
+    estimates,
+    kl,
+    losses,
+    total,
+    when_set,
+)
 
-_SET: Final = "native.trainer.algorithm."
-_OFF: Final = f"{_SET}off_policy_correction."
-_MINIBATCH: Final = ("rollout_step", "epoch", "minibatch")
-_MEANS: Final = (Stage(("microbatch",), "mean"), Stage(("rank",), "mean"))
-_TOKENS: Final = Fold(apart=CELL, stages=_MEANS)
-"""Token means of micro-batches, averaged over these, ranks, mini-batches and epochs."""
-_ROWS: Final = Fold(row="mean", empty=True, apart=CELL, stages=_MEANS)
-"""The same of the means of rows, one without a token as 0."""
-_FLAGS: Final = Fold(row="sum", empty=True, apart=CELL, stages=_MEANS)
+_FLAGS: Final = Fold(row="sum", empty=True, apart=CELL, stages=MEANS)
 _STAGED: Final = "averaged over micro-batches, ranks, mini-batches and epochs"
 _REDUCED: Final = absent("is 0 wherever a position is padded or masked: how wide the padding was is not in the rows")
-_CORRECTION: Final[Mapping[str, Argument]] = {
-    "tis": f"{_OFF}tis_ratio_type?", "token_cap": f"{_OFF}token_tis_ratio_clip_high?",
-    "sequence_cap": f"{_OFF}sequence_tis_ratio_clip_high?", "sequence_mask": f"{_OFF}sequence_mask_metric?",
-    "geometric_low": f"{_OFF}geo_mask_low?", "geometric_high": f"{_OFF}geo_mask_high?",
-    "product_low": f"{_OFF}product_mask_low?", "product_high": f"{_OFF}product_mask_high?",
-    "outlier_low": f"{_OFF}outlier_token_is_threshold_low?", "outlier_high": f"{_OFF}outlier_token_is_threshold_high?",
-    "token_low": f"{_OFF}token_mask_is_threshold_low?", "token_high": f"{_OFF}token_mask_is_threshold_high?",
-}  # fmt: skip
-_PPO: Final[Mapping[str, Argument]] = {"low": f"{_SET}eps_clip_low", "high": f"{_SET}eps_clip_high"}
-_KINDS: Final[Mapping[str, Mapping[str, Argument]]] = {
-    "regular": _PPO,
-    "dual_clip": {**_PPO, "dual": f"{_SET}clip_ratio_c"},
-    "gspo": _PPO,
-    "cispo": {
-        "cispo_low": f"{_SET}cispo.cispo_eps_clip_low", "cispo_high": f"{_SET}cispo.cispo_eps_clip_high",
-        "anchor": f"{_SET}cispo.cispo_anchor",
-    },
-    "sapo": {"positive": f"{_SET}sapo.tau_pos", "negative": f"{_SET}sapo.tau_neg"},
-    "rollout_is": _PPO,
-    "dppo": {
-        "dppo": f"{_SET}dppo.dppo_type", "delta_low": f"{_SET}dppo.delta_low", "delta_high": f"{_SET}dppo.delta_high",
-    },
-    "importance_sampling": {},
-}  # fmt: skip
-"""Settings that each policy loss depends on. clip_cov draws tokens at random, kl_cov picks the largest of a micro-batch."""
-_OLD: Final = {"first": "ref_logprob", "second": "old_logprob"}
-_NEW: Final = {"first": "ref_logprob", "second": "logprob"}
-_ALWAYS: Final[Mapping[str, Argument | tuple[Argument, ...]]] = {}
 _RAW: Final = ("score", "reward")
 """Columns of the reward as the environment gave it, the surest first."""
 
 
-def _when(**settings: Argument | tuple[Argument, ...]) -> dict[str, tuple[Argument, ...]]:
-    return {f"{_SET}{name}": value if isinstance(value, tuple) else (value,) for name, value in settings.items()}
-
-
-def _reductions(value: Of) -> Iterator[tuple[str, Of, dict[str, Any]]]:
-    """The names of ``loss_reduction`` with what is averaged, and in which stages."""
-    yield "token_mean", value, {"fold": Fold(apart=_MINIBATCH)}
-    yield "sequence_mean", value, {"fold": Fold(row="mean", empty=True, apart=_MINIBATCH)}
-    per_length = of("times", of=value, over=f"{_SET}max_seq_len")
-    yield "seq_mean_token_sum_norm", per_length, {"fold": Fold(row="sum", empty=True, apart=_MINIBATCH)}
-    yield "token_mean_legacy", value, {"fold": _TOKENS}
-    yield "prompt_mean", value, {"fold": Fold(row="mean"), "per": "group"}
-
-
-def _losses(beside: tuple[Recipe, ...] = (), when: Mapping[str, Argument | tuple[Argument, ...]] = _ALWAYS) -> Iterator[Recipe]:
-    as_given: dict[str, tuple[Argument, ...]] = {f"{_SET}advantage_batch_normalize?": (None, False)}
-    for kind, settings in _KINDS.items():
-        loss = of("skyrl_loss", kind=kind, **settings, **({} if kind == "importance_sampling" else _CORRECTION))
-        for reduction, value, stages in _reductions(loss):
-            held = _when(policy_loss_type=kind, loss_reduction=reduction, **when) | as_given
-            yield Recipe(value, beside=beside, when=held, **stages)
-
-
-def _estimates(columns: Mapping[str, str]) -> Iterator[tuple[str, Of]]:
-    """Names of ``kl_estimator_type`` with what is averaged; only k3 is clamped."""
-    yield "k3", of("estimate", kind="k3", clamp=20.0, most=10.0, **columns)
-    for kind in ("k1", "k2", "abs"):
-        yield kind, of("estimate", kind=kind, **columns)
-
-
-def _kl(columns: Mapping[str, str], fold: Fold) -> tuple[Recipe, ...]:
-    return tuple(Recipe(value, fold, when=_when(kl_estimator_type=kind), unit="nat") for kind, value in _estimates(columns))
-
-
-def _total() -> Iterator[Recipe]:
-    """The policy loss and the KL term, which each rank averages over its rows."""
-    plain: dict[str, Argument | tuple[Argument, ...]] = {"use_entropy_loss?": (None, False)}
-    yield from _losses((), {**plain, "use_kl_loss": False})
-    of_ranks = Fold(row="mean", empty=True, apart=("rank", *_MINIBATCH), stages=(Stage(("rank",), "mean"),))
-    for kind, value in _estimates(_NEW):
-        term = Recipe(of("times", of=value, weight=f"{_SET}kl_loss_coef"), of_ranks)
-        yield from _losses((term,), {**plain, "use_kl_loss": True, "kl_estimator_type": kind})
-
-
-def _clip_shares() -> Iterator[Recipe]:
-    for kind, settings in _KINDS.items():
-        if kind not in ("sapo", "importance_sampling"):
-            yield Recipe(of("skyrl_clipped", kind=kind, **settings), _TOKENS, when=_when(policy_loss_type=kind))
-    for kind in ("sapo", "kl_cov", "cross_entropy"):
-        yield Recipe(of("constant", value=0.0), _TOKENS, when=_when(policy_loss_type=kind))
-
-
 def _cispo(*, clamped: bool = False) -> Of:
-    return of("skyrl_ratio", kind="cispo", clamped=clamped, **_KINDS["cispo"])
+    return of("skyrl_ratio", kind="cispo", clamped=clamped, **KINDS["cispo"])
 
 
 def _end_of(value: Of, statistic: Statistic) -> Definition:
@@ -114,12 +44,12 @@ def _end_of(value: Of, statistic: Statistic) -> Definition:
 def _token_mean(
     native: str, metric: str | None, words: str, value: Of, unit: str = "1", *, where: Of | None = None
 ) -> Name:  # fmt: skip
-    recipe = Recipe(value, _TOKENS, where=where, unit=unit)
+    recipe = Recipe(value, TOKENS, where=where, unit=unit)
     return Name(native, metric, definition=exact(f"token mean of a micro-batch of {words}, {_STAGED}", recipe))
 
 
 def _flagged(native: str, what: str, words: str) -> Name:
-    value = of("skyrl_rows", what=what, **_CORRECTION)
+    value = of("skyrl_rows", what=what, **CORRECTION)
     return Name(
         f"policy/loss_metrics/{native}", None,
         definition=exact(f"share of the rows of a micro-batch {words}, {_STAGED}", Recipe(value, _FLAGS)),
@@ -187,14 +117,14 @@ SKYRL: Final = trainer(
                     "micro-batch's tokens and the number of micro-batches (token_mean_legacy), the prompts and each prompt's "
                     "tokens (prompt_mean); ratio clamped at exp(+-20), "
                     "GSPO's at most exp(10), importance_sampling's not; averaged over mini-batches and epochs",
-                    *_losses(),
+                    *losses(),
                 ),
             ),
             Name(
                 "policy/final_loss", "policy.loss_total",
                 definition=exact(
                     "policy loss + kl_loss_coef KL, each rank's KL a mean over its rows of the mini-batch, averaged over ranks",
-                    *_total(),
+                    *total(),
                 ),
             ),
             _token_mean("policy/policy_entropy", "policy.entropy", "entropy", of("column", name="entropy"), "nat"),
@@ -203,14 +133,14 @@ SKYRL: Final = trainer(
                 definition=exact(
                     f"mean over the rows of a micro-batch of their means of the estimate, k3 with its input within 20 and its "
                     f"output within 10; {_STAGED}",
-                    *_kl(_NEW, _ROWS),
+                    *kl(NEW, ROWS),
                 ),
             ),
             Name(
                 "loss/avg_kl", "ref.kl",
                 definition=exact(
                     "mean over rows of their means of the estimate of old against reference",
-                    *_kl(_OLD, Fold(row="mean", empty=True)),
+                    *kl(OLD, Fold(row="mean", empty=True)),
                 ),
             ),
             Name(
@@ -219,10 +149,10 @@ SKYRL: Final = trainer(
                     "mean over rows of the largest absolute value of the estimate of old against reference",
                     *(
                         Recipe(
-                            of("row_largest", of=of("abs_log_ratio", **_OLD) if kind == "k1" else value),
-                            Fold(row="mean", empty=True), when=_when(kl_estimator_type=kind), unit="nat",
+                            of("row_largest", of=of("abs_log_ratio", **OLD) if kind == "k1" else value),
+                            Fold(row="mean", empty=True), when=when_set(kl_estimator_type=kind), unit="nat",
                         )
-                        for kind, value in _estimates(_OLD)
+                        for kind, value in estimates(OLD)
                     ),
                 ),
             ),
@@ -231,7 +161,7 @@ SKYRL: Final = trainer(
                 definition=exact(
                     f"token mean of a micro-batch of [clipped loss > unclipped], of cispo [ratio out of range], of rollout_is "
                     f"and dppo [left out], of sapo, kl_cov and cross_entropy 0; dual clip does not count; {_STAGED}",
-                    *_clip_shares(),
+                    *clip_shares(),
                 ),
             ),
             Name("policy/ppo_clip_ratio", "policy.clip_frac"),
@@ -257,7 +187,7 @@ SKYRL: Final = trainer(
             ),
             _token_mean(
                 "policy/loss_metrics/tis_token_clip_high_ratio", None, "[ratio > cap], without what outlier and token masks drop",
-                of("skyrl_capped", **_CORRECTION), where=of("skyrl_kept", stage="kept", **_CORRECTION),
+                of("skyrl_capped", **CORRECTION), where=of("skyrl_kept", stage="kept", **CORRECTION),
             ),
             _flagged("tis_seq_clip_high_ratio", "capped", "whose ratio is above the cap"),
             _flagged("outlier_seq_masked_ratio", "outlier", "with an outlier"),
@@ -265,7 +195,7 @@ SKYRL: Final = trainer(
             _flagged("outlier_seq_under_low_ratio", "under", "with a token below the threshold"),
             _token_mean(
                 "policy/loss_metrics/token_mask_ratio", None, "[ratio out of bounds], without what the outlier mask drops",
-                of("skyrl_token_masked", **_CORRECTION), where=of("skyrl_kept", stage="whole", **_CORRECTION),
+                of("skyrl_token_masked", **CORRECTION), where=of("skyrl_kept", stage="whole", **CORRECTION),
             ),
             *(
                 _flagged(f"{kind}_sequence_mask_{native}_ratio", what, words)
@@ -282,8 +212,8 @@ SKYRL: Final = trainer(
                 definition=exact(
                     f"sqrt(mean square - mean^2) of abs(new - engine), both {_STAGED}",
                     Recipe(
-                        _APART_NOW, _TOKENS, unit="nat", joined="deviation",
-                        beside=(Recipe(of("square", first="logprob", second="rollout_logprob"), _TOKENS),),
+                        _APART_NOW, TOKENS, unit="nat", joined="deviation",
+                        beside=(Recipe(of("square", first="logprob", second="rollout_logprob"), TOKENS),),
                     ),
                 ),
             ),
@@ -338,14 +268,14 @@ SKYRL: Final = trainer(
                 definition=exact(
                     f"half the mean over the rows of a micro-batch of their means of max((v - R)^2, "
                     f"(clip(v, v_old -+ value_clip) - R)^2), {_STAGED}",
-                    Recipe(of("value_error", clip=f"{_SET}value_clip?"), _ROWS, factor=0.5),
+                    Recipe(of("value_error", clip=f"{SET}value_clip?"), ROWS, factor=0.5),
                 ),
             ),
             _token_mean("critic/values_mean", "value.mean", "values", of("column", name="value")),
             _token_mean(
                 "critic/values_clipfrac", "value.clip_frac",
                 "[error of v_old + clip(v - v_old) > error of v], where rounding counts too",
-                of("skyrl_value_clipped", clip=f"{_SET}value_clip"),
+                of("skyrl_value_clipped", clip=f"{SET}value_clip"),
             ),
             Name("critic/grad_norm", None, definition=_GRADIENTS),
             _lengths("generate/avg_num_tokens", "length.mean", "mean", "mean number of tokens"),

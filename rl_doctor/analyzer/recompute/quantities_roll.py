@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, positions, selected, selection
+from rl_doctor.analyzer.derive import Floats, derived, per_sequence_counts, per_sequence_sums, positions, selected, selection
 from rl_doctor.analyzer.formulas.policy_loss import surrogate_of_ratio
 from rl_doctor.analyzer.recompute.quantities import Arguments, Values, close, evaluated, flagged, inner, number, quantity, word
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
@@ -59,12 +59,6 @@ class Engine:
     log_ratio: Floats
     difference: Floats
 
-    @classmethod
-    def of(cls, batch: Batch) -> Engine:
-        """Of the old policy against the engine."""
-        old, rollout = (selected(batch, name) for name in _ENGINE)
-        return cls(old - rollout, np.exp(old) - np.exp(rollout))
-
     def ratio(self, batch: Batch, unit: str) -> Values:
         """The ratio per token, or of a unit of tokens."""
         x = _coarse(batch, self.log_ratio, unit)
@@ -76,6 +70,13 @@ class Engine:
     def change(self, batch: Batch, unit: str) -> Values:
         """The difference of probabilities per token, or of a unit of tokens."""
         return Values(_coarse(batch, self.difference, unit), _coarse(batch, np.abs(self.difference), unit) + 1.0)
+
+
+@derived
+def _engine(batch: Batch) -> Engine:
+    """Of the old policy against the engine."""
+    old, rollout = (selected(batch, name) for name in _ENGINE)
+    return Engine(old - rollout, np.exp(old) - np.exp(rollout))
 
 
 def _filters(arguments: Arguments) -> list[Mapping[str, Any]]:
@@ -94,7 +95,7 @@ def _within(found: Values, low: float, high: float) -> tuple[Flags, Flags]:
 
 def _passes(batch: Batch, one: Mapping[str, Any]) -> tuple[Flags, Flags]:
     """Whether a filter keeps the token, and whether float32 cannot tell."""
-    engine, unit = Engine.of(batch), str(one.get("agg_type", "token"))
+    engine, unit = _engine(batch), str(one.get("agg_type", "token"))
     kept = np.ones(len(engine.log_ratio), np.bool_)
     near = np.zeros(len(kept), np.bool_)
     if one.get("ratio_enabled"):
@@ -107,9 +108,18 @@ def _passes(batch: Batch, one: Mapping[str, Any]) -> tuple[Flags, Flags]:
 
 
 def _kept(batch: Batch, arguments: Arguments) -> tuple[Flags, Flags]:
+    filters = _filters(arguments)
+    key = ("roll_kept", repr(filters))
+    if key not in batch.scratch:
+        batch.scratch[key] = _kept_by(batch, filters)
+    found: tuple[Flags, Flags] = batch.scratch[key]
+    return found
+
+
+def _kept_by(batch: Batch, filters: list[Mapping[str, Any]]) -> tuple[Flags, Flags]:
     count = int(per_sequence_counts(batch).sum())
     kept, near = np.ones(count, np.bool_), np.zeros(count, np.bool_)
-    for one in _filters(arguments):
+    for one in filters:
         flags, close_by = _passes(batch, one)
         kept, near = kept & flags, near | close_by
     return kept, near
@@ -166,7 +176,7 @@ def _loss(batch: Batch, arguments: Arguments) -> Values:
     value = surrogate_of_ratio(ratio.values, advantage, low, high, dual)
     size = np.abs(value) * ratio.sizes / np.where(ratio.values > 0, ratio.values, 1.0)
     if arguments.get("weighted"):
-        weight = Engine.of(batch).ratio(batch, word(arguments, "unit", "token"))
+        weight = _engine(batch).ratio(batch, word(arguments, "unit", "token"))
         most = number(arguments, "most")
         scale = weight.values if most is None else np.clip(weight.values, 0.0, most)
         value, size = value * scale, size * np.minimum(weight.sizes, scale + weight.sizes - weight.values)
@@ -215,20 +225,20 @@ def _per_width(batch: Batch, arguments: Arguments) -> Values:
 @quantity("roll_engine_ratio", lambda _: _ENGINE, additive=False)
 def _engine_ratio(batch: Batch, arguments: Arguments) -> Values:
     """exp(old - engine) of a ``unit`` of tokens."""
-    return Engine.of(batch).ratio(batch, word(arguments, "unit", "token"))
+    return _engine(batch).ratio(batch, word(arguments, "unit", "token"))
 
 
 @quantity("roll_engine_change", lambda _: _ENGINE, additive=False)
 def _engine_change(batch: Batch, arguments: Arguments) -> Values:
     """exp(old) - exp(engine) of a ``unit`` of tokens."""
-    return Engine.of(batch).change(batch, word(arguments, "unit", "token"))
+    return _engine(batch).change(batch, word(arguments, "unit", "token"))
 
 
 @quantity("roll_weight_capped", lambda _: (*_ENGINE, "padded_width"), additive=False, rows=True)
 def _weight_capped(batch: Batch, arguments: Arguments) -> Values:
     """How many positions have a weight above its cap; one of the whole sequence stands at all its padded positions."""
     unit, most = word(arguments, "unit", "token"), number(arguments, "most")
-    weight = Engine.of(batch).ratio(batch, unit)
+    weight = _engine(batch).ratio(batch, unit)
     cap = np.inf if most is None else most
     flags, near = weight.values > cap, close(weight.values, cap, spread=1.0 + weight.sizes)
     found, slack = per_sequence_sums(batch, flags), per_sequence_sums(batch, near)
@@ -245,7 +255,7 @@ def _filter_passes(batch: Batch, arguments: Arguments) -> Values:
     named = [one for one in chosen or [] if one.get("agg_type", "token") == unit and one.get(f"{kind}_enabled")]
     if not named:
         return Values.plain(np.full(batch.n_sequences, np.nan))
-    engine, last = Engine.of(batch), named[-1]
+    engine, last = _engine(batch), named[-1]
     bounds = (0.8, 1.2) if kind == "ratio" else (-0.2, 0.2)
     low, high = (float(last.get(f"{kind}_{end}", bound)) for end, bound in zip(("low", "high"), bounds, strict=True))
     found = engine.ratio(batch, unit) if kind == "ratio" else engine.change(batch, unit)

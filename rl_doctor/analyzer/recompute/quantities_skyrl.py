@@ -18,6 +18,10 @@ _CLAMP = 20.0
 _HIGHEST = 10.0
 _OLD, _ENGINE = ("logprob", "old_logprob"), ("logprob", "rollout_logprob")
 _AGAINST_ENGINE = ("rollout_is", "dppo")
+_SETTINGS = (
+    "tis", "token_cap", "sequence_cap", "sequence_mask", "geometric_low", "geometric_high", "product_low", "product_high",
+    "outlier_low", "outlier_high", "token_low", "token_high",
+)  # fmt: skip
 _THRESHOLDS = ("outlier_low", "outlier_high", "token_low", "token_high")
 
 
@@ -66,6 +70,14 @@ class Correction:
 
 def correction(batch: Batch, arguments: Arguments) -> Correction:
     """SkyRL's correction: outliers' sequences first, then single tokens, then the weight, then sequences by their ratio."""
+    key = ("skyrl_correction", *(arguments.get(name) for name in _SETTINGS))
+    if key not in batch.scratch:
+        batch.scratch[key] = _correction(batch, arguments)
+    found: Correction = batch.scratch[key]
+    return found
+
+
+def _correction(batch: Batch, arguments: Arguments) -> Correction:
     x = selected(batch, "old_logprob") - selected(batch, "rollout_logprob")
     counts = per_sequence_counts(batch)
 
