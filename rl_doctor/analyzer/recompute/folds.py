@@ -135,7 +135,7 @@ def staged_values(found: dict[tuple[int, ...], Pair], fold: Fold) -> Entries:
     columns = fold.apart
     for stage in fold.stages:
         columns, found = _stage(columns, found, stage.columns, stage.how)
-    return sum((certain(*pair) for pair in found.values()), Entries())
+    return sum((certain(*found[key]) for key in sorted(found)), Entries())
 
 
 def _stage(
