@@ -224,7 +224,8 @@ def _agreed() -> list[Name]:
     for name, items in meanings.items():
         first = items[0]
         same = all((item.metric, item.factor, item.offset) == (first.metric, first.factor, first.offset) for item in items)
-        timeless = not any(item.since or item.until or item.holds or item.algorithms or item.family for item in items)
-        if name not in taken and same and timeless:
-            agreed.append(first)
+        timeless = [item for item in items if not (item.since or item.until)]
+        plainly = not any(item.holds or item.algorithms or item.family for item in items)
+        if name not in taken and same and plainly and timeless:
+            agreed.append(timeless[0])
     return agreed

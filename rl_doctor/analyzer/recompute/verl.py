@@ -16,6 +16,8 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, column_sums, derived, per_sequence_sums, selected
+from rl_doctor.analyzer.dialects.registry import bounds_of, matching, plain
+from rl_doctor.analyzer.dialects.verl import VERL
 from rl_doctor.analyzer.recompute import verl_batch, verl_correction
 from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged, at_least, dialect
 from rl_doctor.analyzer.recompute.stages import MINIBATCH, Flags, Shares, sums_by, token_shares
@@ -25,7 +27,7 @@ from rl_doctor.analyzer.recompute.verl_losses import LOSSES, RATIO, Terms, row_l
 from rl_doctor.analyzer.recompute.verl_others import other_clips, other_distances, other_losses, other_penalties
 from rl_doctor.analyzer.recompute.verl_settings import Settings
 from rl_doctor.analyzer.recompute.verl_stages import Engine, Older, Stages
-from rl_doctor.analyzer.recompute.verl_versions import FIRST, era_of
+from rl_doctor.analyzer.recompute.verl_versions import FIRST, Era, eras_of
 from rl_doctor.analyzer.registry import Metric, Reduction
 from rl_doctor.analyzer.states import Keyed, Sum, Sums
 from rl_doctor.schema import RunInfo
@@ -69,9 +71,18 @@ def _missing_rows() -> Metric:
 )  # fmt: skip
 def verl(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
     """What the actor, the critic and the driver log."""
-    era = era_of(info.trainer_version, info.config.native or {}, names)
-    if info.partial or era is None:
+    eras = eras_of(info.trainer_version, info.config.native or {}, names)
+    if info.partial or not eras:
         return ()
+    found = [item for item in _logged(info, eras[-1], columns) if item.name in names]
+    if len(eras) > 1:  # what is the same in all of them
+        bounds = bounds_of(info.trainer_version)
+        settled = [item.native for item in VERL.names if item.definition and item.definition.proof and bounds.within(item)]
+        found = [item for item in found if any(matching(native, (plain(item.name),)) for native in settled)]
+    return tuple(found)
+
+
+def _logged(info: RunInfo, era: Era, columns: Collection[str]) -> list[Logged]:
     settings = Settings.of(info, era)
     stages: Stages = Engine() if era.engine else Older(era, settings.response_limit)
     found = list(verl_batch.keys(settings))
@@ -79,7 +90,7 @@ def verl(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
         found += verl_batch.old_pass_keys(settings)
         found += verl_correction.keys(settings)
         found += [*_policy_keys(settings, stages), *_loss_keys(settings, stages, columns), *critic_keys(settings)]
-    return tuple(item for item in found if item.name in names)
+    return found
 
 
 def _policy_keys(settings: Settings, stages: Stages) -> Iterator[Logged]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, Literal
 
-from rl_doctor.analyzer.dialects.registry import Version, bounds_of
+from rl_doctor.analyzer.dialects.registry import Bounds, Version, bounds_of
 
 Workers = Literal["engine", "fsdp", "megatron"]
 Losses = Literal["mean", "scaled mean", "scaled sum"]
@@ -18,6 +19,7 @@ Losses = Literal["mean", "scaled mean", "scaled sum"]
 FIRST: Final = (0, 5)
 _MINORS: Final = ((0, 5), (0, 6), (0, 7), (0, 8), (0, 9))
 _LAST: Final = (1, 0)
+_GSPO: Final = (0, 9, 1)
 _OF_THE_ENGINE: Final = frozenset({"actor/loss", "actor/entropy_loss", "critic/loss"})
 """Names that the older workers do not log."""
 _FSDP: Final[Mapping[Version, Losses]] = {(0, 5): "mean", (0, 6): "scaled mean", (0, 7): "scaled sum"}
@@ -88,8 +90,8 @@ class Era:
         return self.minor < (0, 8)
 
 
-def era_of(version: str | None, native: Mapping[str, Any], names: Collection[str]) -> Era | None:
-    """The era of a run; None where the version, the configuration and what was logged leave it open.
+def eras_of(version: str | None, native: Mapping[str, Any], names: Collection[str]) -> tuple[Era, ...]:
+    """The eras that a run may be of, the oldest first: one where the version, the configuration and what was logged tell it.
 
     Args:
         version: as in ``RunInfo.trainer_version``.
@@ -97,25 +99,23 @@ def era_of(version: str | None, native: Mapping[str, Any], names: Collection[str
         names: what was logged.
     """
     bounds = bounds_of(version)
-    minor = next((one for one in reversed(_MINORS) if bounds.at_least(one)), None)
-    if minor is None or bounds.at_least(_LAST):
-        return None
+    if not bounds.at_least(FIRST) or bounds.at_least(_LAST):
+        return ()
     developed = (version or "").startswith("0.8.0.dev")
-    if developed:
-        minor = (0, 7)
-    elif minor != _MINORS[-1] and not bounds.before(_MINORS[_MINORS.index(minor) + 1]):
-        return None
-    configured = bounds.at_least((0, 9, 1))
-    gspo = configured if configured or bounds.before((0, 9, 1)) else None
-    if minor >= (0, 8):
-        return Era(minor, "engine", gspo)
+    minors = [(0, 7)] if developed else [one for one, after in pairwise((*_MINORS, _LAST)) if not _apart(bounds, one, after)]
+    gspo = bounds.at_least(_GSPO) if bounds.at_least(_GSPO) or bounds.before(_GSPO) else None
     trainer, actor = native.get("trainer"), _section(native, "actor_rollout_ref", "actor")
     choice = trainer.get("use_legacy_worker_impl") if isinstance(trainer, Mapping) else None
-    if minor == (0, 7) and (choice == "disable" or not _OF_THE_ENGINE.isdisjoint(names)):
-        return Era(minor, "engine", gspo)
     if developed and choice is None:
-        return None
-    return Era(minor, "megatron" if actor.get("strategy") == "megatron" else "fsdp", gspo)
+        return ()
+    older: Workers = "megatron" if actor.get("strategy") == "megatron" else "fsdp"
+    new = choice == "disable" or not _OF_THE_ENGINE.isdisjoint(names)
+    return tuple(Era(minor, "engine" if minor >= (0, 8) or (minor == (0, 7) and new) else older, gspo) for minor in minors)
+
+
+def _apart(bounds: Bounds, first: Version, after: Version) -> bool:
+    """Whether no version that is possible is at least ``first`` and before ``after``."""
+    return bounds.before(first) or bounds.at_least(after)
 
 
 def _section(native: Mapping[str, Any], *path: str) -> Mapping[str, Any]:

@@ -69,7 +69,7 @@ def scenarios(minor: str) -> dict[str, dict[str, Any]]:
 
 
 def made() -> dict[str, Any]:
-    """Ragged rows in float32: one of length 0, one whose tokens are all masked, single tokens, extreme ratios, ties at an edge."""
+    """Ragged rows in float32: one of length 0, one with all tokens masked, single tokens, extreme ratios, ties at an edge."""
     random = np.random.default_rng(SEED)
     lengths = random.integers(2, WIDTH + 1, SIZE)
     lengths[[4]], lengths[[9, 17]] = 0, 1
