@@ -39,6 +39,9 @@ _HIGH: Final = "native.actor.eps_clip_higher|config.clip_high|native.actor.eps_c
 _DUAL: Final = "config.dual_clip|native.actor.c_clip?"
 _SEQUENCE: Final = {"x": of("row_average", of=of("log_ratio"))}
 _MEAN_ADVANTAGE: Final = {"advantage": of("row_average", of=of("column", name="advantage"))}
+_KEPT_SEQUENCE: Final = {"x": of("row_average", of=of("part", of=of("log_ratio"), where=KEPT))}
+_KEPT_ADVANTAGE: Final = {"advantage": of("row_average", of=of("part", of=of("column", name="advantage"), where=KEPT))}
+"""Of a sequence of which single tokens are rejected, the means over the others."""
 _TEMPERATURES: Final = {"positive": ACTOR + "sapo_tau_pos", "negative": ACTOR + "sapo_tau_neg"}
 
 SAMPLER: Final[tuple[tuple[str, When], ...]] = (
@@ -53,9 +56,13 @@ def _levels() -> Iterator[tuple[bool, Mapping[str, Of], Mapping[str, Of], When]]
     for rejects, when in ((False, PLAIN), (True, REJECTING)):
         yield rejects, {}, {}, {**when, ACTOR + "importance_sampling_level": ("token",)}
         by_sequence = {**when, ACTOR + "importance_sampling_level": ("sequence",)}
-        if rejects:  # of single tokens that are rejected the mean of a sequence is taken over the others
-            yield rejects, _SEQUENCE, _MEAN_ADVANTAGE, {**by_sequence, ACTOR + "rejection_sampling.level": ("sequence",)}
-            by_sequence = {**by_sequence, ACTOR + "rejection_sampling.action": ("clamp",)}
+        if rejects:
+            single = {
+                **by_sequence,
+                ACTOR + "rejection_sampling.level": ("token",),
+                ACTOR + "rejection_sampling.action": ("mask",),
+            }
+            yield rejects, _KEPT_SEQUENCE, _KEPT_ADVANTAGE, single
         yield rejects, _SEQUENCE, _MEAN_ADVANTAGE, by_sequence
 
 
