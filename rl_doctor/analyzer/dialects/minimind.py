@@ -69,6 +69,10 @@ _MINUS_K1: Final = exact(
 _LENGTHS: Final = _rows("mean number of tokens up to the end-of-sequence token", of("rows_tokens"), "tokens")
 _ADVANTAGE: Final = of("rows_normalised", ddof=0.0, eps=1e-4)
 _REWARD: Final = _rows("mean reward", of("row", name="reward"), "reward")
+_CLIP: Final = "native.clip_epsilon|config.clip_"
+_OTHER: Final = absent("is of other versions, whose code was not read")
+_SUPERVISED: Final = absent("is of supervised training, which has no samples of a policy")
+_PAIRS: Final = absent("is of the script for pairs, which was not compared")
 _NEGATED_NOTE: Final = "is reference - policy here, and is read with the other sign; it is not the k3 of the loss"
 
 MINIMIND: Final = trainer(
@@ -92,7 +96,7 @@ MINIMIND: Final = trainer(
                     Recipe(_K3, _UPDATES, unit="nat"),
                 ),
             ),
-            Name("kl_ref", "ref.kl"),
+            Name("kl_ref", "ref.kl", definition=absent("is minus k1 in one script and k3 in the other, and which is not told")),
             Name(
                 "approx_kl", "policy.kl_old_k2",
                 definition=exact(
@@ -100,25 +104,25 @@ MINIMIND: Final = trainer(
                     Recipe(of("estimate", kind="k2"), _UPDATES_OF_ALL, unit="nat"),
                 ),
             ),
-            Name("kl", "policy.kl_old"),
+            Name("kl", "policy.kl_old", definition=_OTHER),
             Name(
                 "clipfrac", "policy.outside_frac", note="counts every ratio out of range, whatever the sign of the advantage",
                 definition=exact(
                     "mean over updates of rank 0 of sum([abs(r - 1) > clip_epsilon]) / tokens",
-                    Recipe(of("outside", low="native.clip_epsilon", high="native.clip_epsilon"), _UPDATES),
+                    Recipe(of("outside", low=f"{_CLIP}low", high=f"{_CLIP}high"), _UPDATES),
                 ),
             ),
-            Name("policy_loss", "sft.loss", algorithms=_SFT),
+            Name("policy_loss", "sft.loss", algorithms=_SFT, definition=_OTHER),
             Name("policy_loss", "policy.loss_total", algorithms=_GRPO, definition=_POLICY_LOSS),
-            Name("policy_loss", "policy.loss_total"),
-            Name("loss", "sft.loss", algorithms=_SFT),
-            Name("loss", "pref.loss", algorithms=_DPO),
-            Name("dpo_loss", "pref.loss", algorithms=_DPO),
+            Name("policy_loss", "policy.loss_total", definition=_OTHER),
+            Name("loss", "sft.loss", algorithms=_SFT, definition=_SUPERVISED),
+            Name("loss", "pref.loss", algorithms=_DPO, definition=_PAIRS),
+            Name("dpo_loss", "pref.loss", algorithms=_DPO, definition=_PAIRS),
             Name(
                 "critic_loss", "value.loss",
                 definition=exact(
                     "mean over updates of rank 0 of sum(max((v - R)^2, (clip(v, v_old -+ cliprange_value) - R)^2)) / 2 tokens",
-                    Recipe(of("value_error", clip="native.cliprange_value"), _UPDATES, factor=0.5),
+                    Recipe(of("value_error", clip="native.cliprange_value|config.value_clip"), _UPDATES, factor=0.5),
                 ),
             ),
             Name(
@@ -142,9 +146,10 @@ MINIMIND: Final = trainer(
             Name("avg_response_len", "length.mean", definition=_LENGTHS),
             Name("actor_lr", "optim.learning_rate", definition=_SCHEDULE),
             Name("learning_rate", "optim.learning_rate", definition=_SCHEDULE),
-            Name("Reward", "reward.mean"),
-            Name("Avg Response Len", "length.mean"),
-            Name("Actor Loss", "policy.loss_total"),
+            Name("Reward", "reward.mean", definition=_REWARD),
+            Name("Avg Response Len", "length.mean", definition=_LENGTHS),
+            Name("Actor Loss", "policy.loss_total", algorithms=_GRPO, definition=_POLICY_LOSS),
+            Name("Actor Loss", "policy.loss_total", definition=_OTHER),
         ),
         marks=(
             "kl_ref", "avg_response_len", "advantages_mean+advantages_std", "policy_loss+avg_response_len",

@@ -27,6 +27,8 @@ _ORCHESTRATOR: Final = (
     ("solved_all/mean", "group.all_max_frac"),
 )
 _SEEN: Final = absent("is of the rollouts as the orchestrator saw them, before they became the sequences that were trained on")
+_OTHER: Final = absent("is of other versions, whose code was not read")
+_MIXED: Final = absent("adds up components, and which token is in which is not recorded")
 _LOSS: Final = "native.loss."
 _DEFAULT: Final = {f"{_LOSS}type": ("default",)}
 _IPO: Final = {f"{_LOSS}type": ("ipo",)}
@@ -100,7 +102,7 @@ def _micro_losses() -> Iterator[Name]:
             definition=exact(f"{statistic} {formula}", *made),
             note="is the loss divided by the number of micro-batches and ranks" if statistic == "mean" else "",
         )  # fmt: skip
-    yield Name("loss/mean", "policy.loss_total")
+    yield Name("loss/mean", "policy.loss_total", definition=_MIXED)
     yield Name("loss/std", None, definition=absent("a deviation between micro-batches; their losses are averaged"))
     yield Name("loss/median", None, definition=_MIDDLE)
 
@@ -138,12 +140,12 @@ PRIME_RL: Final = trainer(
                 "entropy/all", "over the loss tokens of all ranks of the entropy at the token's temperature",
                 ((of("column", name="entropy"), None, {}),), "nat", metrics={"mean": "policy.entropy"},
             ),
-            Name("entropy/mean", "policy.entropy"),
+            Name("entropy/mean", "policy.entropy", definition=_OTHER),
             *_statistics(
                 "mismatch_kl/all", "over the loss tokens of all ranks of r - 1 - log r, r = policy / sampler, unclamped",
                 ((_MISMATCH, None, {}),), "nat", metrics={"mean": "mismatch.k3"}, note=_SAMPLER,
             ),
-            Name("mismatch_kl/mean", "mismatch.k3", note=_SAMPLER),
+            Name("mismatch_kl/mean", "mismatch.k3", note=_SAMPLER, definition=_OTHER),
             _ratio("kl_ent_ratio/mean"),
             *_statistics(
                 "is_masked", f"{_RECORDED}, of the mean of [outside the trust region]", _region(), "1", fold=_ROWS,
@@ -191,7 +193,7 @@ PRIME_RL: Final = trainer(
                 ((of("part", of=_MISMATCH, where=of("stayed", kind="fallen", low=0.2, **_SAMPLED)), None, {}),), "nat",
                 fold=_MEMBERS,
             ),
-            Name("ref_kl/all/mean", "ref.kl_k1", factor=-1.0, note=_NEGATED),
+            Name("ref_kl/all/mean", "ref.kl_k1", factor=-1.0, note=_NEGATED, definition=_OTHER),
             *_statistics(
                 "nll", f"{_COVERED}, of the mean of -logprob",
                 ((of("times", of=of("column", name="logprob"), weight=-1.0), None, {}),),
@@ -205,7 +207,7 @@ PRIME_RL: Final = trainer(
                 "mismatch_kl/{env}", "over the loss tokens of an environment of r - 1 - log r",
                 ((_MISMATCH, _OF_ENVIRONMENT, {}),), "nat",
             ),
-            Name("importance_ratio/mean", "mismatch.exp_mean"),
+            Name("importance_ratio/mean", "mismatch.exp_mean", definition=_OTHER),
             Name("off_policy/mean", "stale.mean", definition=_SEEN),
             Name("off_policy/max", "stale.max", definition=_SEEN),
             Name("off_policy_level/all/max", "stale.max", definition=_SEEN),

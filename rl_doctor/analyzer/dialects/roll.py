@@ -89,6 +89,7 @@ _TOTAL_LENGTH: Final = tuple(
 _PROMPTS: Final = (Recipe(of("row", name="prompt_length"), level="rollout", unit="tokens"),)
 _WHOLE: Final = (Recipe(of("row", name="response_length"), level="rollout", unit="tokens"),)
 _OF_EPISODES: Final = absent("rewards as they were normalised by episode and by step are not recorded")
+_OTHER: Final = absent("is of other versions, whose code was not read")
 _SCORES: Final = (Recipe(of("row", name="score"), level="rollout", unit="reward"),)
 _REWARDS: Final = (Recipe(of("column", name="token_reward"), _ROW_SUMS, mask="stored", unit="reward"),)
 _REWARD_MEANS: Final = (
@@ -173,7 +174,7 @@ ROLL: Final = trainer(
                 "critic/loss", "value.loss", "half the larger squared error of the value and the clipped value",
                 of("value_error", clip="native.value_clip?"), factor=0.5,
             ),
-            Name("critic/vf_loss", "value.loss"),
+            Name("critic/vf_loss", "value.loss", definition=_OTHER),
             _critic(
                 "critic/clipfrac", "value.clip_frac", "[error of the clipped value > error]; without value_clip the error itself",
                 of("value_clipped", clip="native.value_clip"), note="is the squared error where value_clip is not set",
@@ -183,7 +184,7 @@ ROLL: Final = trainer(
             _critic("critic/error", None, "the squared error", of("value_error")),
             Name("critic/lr", None, definition=absent("is set by the schedule")),
             Name("critic/entropy/mean", "policy.entropy", definition=_OLD_ENTROPY),
-            Name("actor/entropy_mean", "policy.entropy"),
+            Name("actor/entropy_mean", "policy.entropy", definition=_OTHER),
             Name("critic/kl", "ref.kl", definition=_kl_of_reward()),
             Name("{domain}/critic/kl", None, definition=absent("is of the samples of one domain, with those without a token")),
             Name("{domain}/critic/kl_coef", None, definition=absent("is a setting, or what a controller made of it")),

@@ -11,6 +11,7 @@ from rl_doctor.analyzer.dialects.registry import Name
 Mask = Literal["response_mask", "loss_mask"]
 _MINIBATCH: Final = ("rollout_step", "epoch", "minibatch")
 _STEPS: Final = "per optimizer step over all ranks, averaged over steps"
+AGGREGATION: Final = "native.loss_agg_mode|config.loss_agg"
 RECOMPUTE: Final = "native.enable_old_logprobs_recompute"
 _FILTERS: Final = "native.train_infer_correction.filters?"
 _WEIGHT: Final = "native.train_infer_correction.is_weight."
@@ -56,7 +57,7 @@ def _aggregated(
     return tuple(
         Recipe(
             made, fold, mask=one, beside=(beside or {}).get(mode, ()), unit=unit,
-            when={"native.loss_agg_mode": (mode,), **held, **when},
+            when={AGGREGATION: (mode,), **held, **when},
         )
         for held in _UNFILTERED for one in mask for mode, made, fold in _modes(value, masked=masked, factor=factor)
     )  # fmt: skip
@@ -204,7 +205,7 @@ ACTOR: Final = (
             *(
                 one
                 for one in _aggregated(of("roll_binds", **_RATIO), masked=False, mask=RESPONSE, when=_ANY)
-                if one.when["native.loss_agg_mode"] != ("token-mean",) or one.mask == "response_mask"
+                if one.when[AGGREGATION] != ("token-mean",) or one.mask == "response_mask"
             ),
         ),
     ),
@@ -230,7 +231,10 @@ ACTOR: Final = (
         _engine(what, unit, "mismatch.exp_mean" if (what, unit) == ("ratio", "token") else None)
         for what in ("ratio", "diff") for unit in ("token", "geometric", "sequence", "segment")
     ),
-    Name("actor/train_infer_ratio_mean", "mismatch.exp_mean"),
+    Name(
+        "actor/train_infer_ratio_mean", "mismatch.exp_mean",
+        definition=absent("is of other versions, whose code was not read"),
+    ),
     *(
         _passed(
             of("roll_filter_passes", unit=unit, kind=kind, filters=_FILTERS),

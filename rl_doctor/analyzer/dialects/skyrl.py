@@ -11,6 +11,7 @@ from rl_doctor.analyzer.dialects.recipes import CELL, Definition, Fold, Of, Reci
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, trainer
 from rl_doctor.analyzer.dialects.skyrl_policy import (
     CORRECTION,
+    ESTIMATOR,
     KINDS,
     MEANS,
     NEW,
@@ -91,6 +92,7 @@ _SCHEDULE: Final = absent("is set by the schedule")
 _GRADIENTS: Final = absent("gradients are not recorded")
 _SCHEDULED: Final = absent("at which step a prompt was scheduled is not recorded")
 _DROPPED: Final = absent("groups that were dropped before training are not recorded")
+_OTHER: Final = absent("is of other versions, whose code was not read")
 _TURNS: Final = absent("the lengths of single turns are not kept, only their number and sum")
 
 SKYRL: Final = trainer(
@@ -150,7 +152,7 @@ SKYRL: Final = trainer(
                     *(
                         Recipe(
                             of("row_largest", of=of("abs_log_ratio", **OLD) if kind == "k1" else value),
-                            Fold(row="mean", empty=True), when=when_set(kl_estimator_type=kind), unit="nat",
+                            Fold(row="mean", empty=True), when=when_set(**{ESTIMATOR: kind}), unit="nat",
                         )
                         for kind, value in estimates(OLD)
                     ),
@@ -164,7 +166,7 @@ SKYRL: Final = trainer(
                     *clip_shares(),
                 ),
             ),
-            Name("policy/ppo_clip_ratio", "policy.clip_frac"),
+            Name("policy/ppo_clip_ratio", "policy.clip_frac", definition=_OTHER),
             _token_mean("policy/loss_metrics/cispo/ratio_mean", None, "the ratio", _cispo()),
             _token_mean("policy/loss_metrics/cispo/ratio_clamped_mean", None, "the clipped ratio", _cispo(clamped=True)),
             Name("policy/loss_metrics/cispo/ratio_max", None, definition=_end_of(_cispo(), "max")),

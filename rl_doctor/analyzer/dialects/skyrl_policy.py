@@ -23,7 +23,10 @@ CORRECTION: Final[Mapping[str, Argument]] = {
     "outlier_low": f"{_OFF}outlier_token_is_threshold_low?", "outlier_high": f"{_OFF}outlier_token_is_threshold_high?",
     "token_low": f"{_OFF}token_mask_is_threshold_low?", "token_high": f"{_OFF}token_mask_is_threshold_high?",
 }  # fmt: skip
-_PPO: Final[Mapping[str, Argument]] = {"low": f"{SET}eps_clip_low", "high": f"{SET}eps_clip_high"}
+_PPO: Final[Mapping[str, Argument]] = {
+    "low": f"{SET}eps_clip_low|config.clip_low",
+    "high": f"{SET}eps_clip_high|config.clip_high",
+}
 KINDS: Final[Mapping[str, Mapping[str, Argument]]] = {
     "regular": _PPO,
     "dual_clip": {**_PPO, "dual": f"{SET}clip_ratio_c"},
@@ -40,6 +43,7 @@ KINDS: Final[Mapping[str, Mapping[str, Argument]]] = {
     "importance_sampling": {},
 }  # fmt: skip
 """Settings that each policy loss depends on. clip_cov draws tokens at random, kl_cov picks the largest of a micro-batch."""
+ESTIMATOR: Final = "kl_estimator_type|config.kl_estimator"
 OLD: Final = {"first": "ref_logprob", "second": "old_logprob"}
 NEW: Final = {"first": "ref_logprob", "second": "logprob"}
 _ALWAYS: Final[Mapping[str, Argument | tuple[Argument, ...]]] = {}
@@ -79,7 +83,7 @@ def estimates(columns: Mapping[str, str]) -> Iterator[tuple[str, Of]]:
 
 def kl(columns: Mapping[str, str], fold: Fold) -> tuple[Recipe, ...]:
     """The KL estimate of each type, of two columns, in the stages of ``fold``."""
-    return tuple(Recipe(value, fold, when=when_set(kl_estimator_type=kind), unit="nat") for kind, value in estimates(columns))
+    return tuple(Recipe(value, fold, when=when_set(**{ESTIMATOR: kind}), unit="nat") for kind, value in estimates(columns))
 
 
 def total() -> Iterator[Recipe]:
@@ -88,8 +92,8 @@ def total() -> Iterator[Recipe]:
     yield from losses((), {**plain, "use_kl_loss": False})
     of_ranks = Fold(row="mean", empty=True, apart=("rank", *_MINIBATCH), stages=(Stage(("rank",), "mean"),))
     for kind, value in estimates(NEW):
-        term = Recipe(of("times", of=value, weight=f"{SET}kl_loss_coef"), of_ranks)
-        yield from losses((term,), {**plain, "use_kl_loss": True, "kl_estimator_type": kind})
+        term = Recipe(of("times", of=value, weight=f"{SET}kl_loss_coef|config.kl_coef"), of_ranks)
+        yield from losses((term,), {**plain, "use_kl_loss": True, ESTIMATOR: kind})
 
 
 def clip_shares() -> Iterator[Recipe]:
