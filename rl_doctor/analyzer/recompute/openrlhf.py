@@ -1,4 +1,4 @@
-"""OpenRLHF's PPO trainer: what each logged key means, from version 0.11.2 on.
+"""OpenRLHF's PPO trainer: what each logged key means, from version 0.11.0 on.
 
 A step logs itself. Each micro-batch gives one number per key and rank; these are averaged over ranks, micro-batches and epochs,
 weighted by the tokens that the loss covers, or by sequences where the number is one per sequence. The critic's are averaged
@@ -47,7 +47,7 @@ from rl_doctor.analyzer.states import Keyed, Sum, Sums
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 
-_FIRST: Final = (0, 11, 2)
+_FIRST: Final = (0, 11, 0)
 _STEP: Final = ("step",)
 _WINDOW: Final = ("rollout_step", "epoch", "window")
 _RATIO: Final = ("logprob", "old_logprob")
@@ -84,7 +84,7 @@ def _missing_rows() -> Metric:
 
 @dialect(
     "OpenRLHF", _applies, missing_rows=_missing_rows(),
-    source="openrlhf 0.11.2, models/loss.py, models/utils.py, trainer/ray/ppo_actor.py, ppo_critic.py, experience_maker.py",
+    source="openrlhf 0.11, models/loss.py, models/utils.py, trainer/ray/ppo_actor.py, ppo_critic.py, experience_maker.py",
 )  # fmt: skip
 def openrlhf(info: RunInfo, _columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
     """What the policy's and the critic's trainers and the controller log."""
@@ -133,7 +133,10 @@ def _token_keys(settings: Settings) -> Iterator[Logged]:
         yield _pooled("vllm_kl", "mismatch.k1", "nat", away, needs)
         if settings.correction == "token":
             yield _pooled("is_filter_ratio", None, "1", _of(settings, lambda t: t.filtered), needs)
-    if settings.kl_in_loss:
+        else:
+            rows = sums_by(MICROBATCH_OF_RANK, _of(settings, lambda t: t.filtered_rows), needs=needs, optional=())
+            yield Logged("is_filter_ratio", None, "1", rows, _weighted_rows, "step")
+    if settings.kl_in_loss and settings.kl_coefficient != 0.0:
         log_ratio = derived(lambda batch: token_shares(batch, _reference_difference(batch)))
         yield _pooled("logprobs_diff", "ref.kl_k1", "nat", log_ratio, ("logprob", "ref_logprob"))
 
@@ -152,6 +155,19 @@ def _weighted(state: Keyed, terms: Chosen = ()) -> Entries:
         value += factor * numerator.value * ranks * weight
         tolerance += abs(factor) * (TOLERANCE * magnitude.value + slack.value) * ranks * weight
         tokens += weight
+    return certain(value / tokens, tolerance / tokens) if tokens else Entries()
+
+
+def _weighted_rows(state: Keyed) -> Entries:
+    """One entry per step: each micro-batch's mean over rows on its rank, averaged with its tokens as weights."""
+    value = tolerance = 0.0
+    tokens = 0
+    for sums in state.groups.values():
+        numerator, _, slack = sums.parts[:3]
+        rows = max(sums.parts[-1].count, 1)
+        value += numerator.value / rows * numerator.count
+        tolerance += (TOLERANCE + slack.value / rows) * numerator.count
+        tokens += numerator.count
     return certain(value / tokens, tolerance / tokens) if tokens else Entries()
 
 
@@ -211,7 +227,7 @@ def _loss_keys(settings: Settings) -> Iterator[Logged]:
         others=_other_losses(settings),
     )  # fmt: skip
     yield _loss(settings, "entropy_loss", "policy.entropy", "nat", _summed(_entropy), ("entropy",))
-    if settings.kl_in_loss:
+    if settings.kl_in_loss and settings.kl_coefficient != 0.0:
         kinds = {kind: _summed(partial(_reference_kl, kind=kind)) for kind in ("k1", "k2", "k3")}
         others = [(kind, f"is {kind}", rows) for kind, rows in kinds.items() if kind != settings.kl_estimator]
         yield _loss(

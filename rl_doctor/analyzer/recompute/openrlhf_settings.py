@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from rl_doctor.schema import RunInfo
+
+Gating = Literal["ratio", "binary_kl", "tv"]
+_GATINGS: Final[Mapping[str, Gating]] = {"ratio": "ratio", "binary_kl": "binary_kl", "tv": "tv"}
+_TYPES: Final[Mapping[str, tuple[str, str]]] = {
+    "tis": ("token", "clip"),
+    "icepop": ("token", "mask"),
+    "seq-mask-tis": ("seq", "mask"),
+}
+"""Types of correction before 0.11.2 -> level and mode of those since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +34,7 @@ class Settings:
     dual_clip: float | None
     correction: str
     correction_mode: str
-    gating: str
+    gating: Gating
     bounds: tuple[float, float]
     kl_in_loss: bool
     kl_estimator: str
@@ -45,6 +56,7 @@ class Settings:
             return None
         low, high = native["actor.eps_clip_low_high"]
         loss = str(native["actor.policy_loss_type"])
+        level, mode, gating = _correction(native)
         dynamic = bool(native.get("train.dynamic_batch_enable"))
         samples = int(native.get("rollout.n_samples_per_prompt") or 1)
         bounds = native.get("algo.advantage.is_correction_threshold") or (0.5, 5.0)
@@ -52,13 +64,13 @@ class Settings:
         coefficient = native.get("algo.kl.init_coef")
         return cls(
             loss=loss,
-            per_sequence_loss=loss == "gspo" or native.get("actor.loss_agg_mode") != "token-mean",
+            per_sequence_loss=loss == "gspo" or native.get("actor.loss_agg_mode", "token-mean") != "token-mean",
             low=1.0 - float(low),
             high=1.0 + float(high),
             dual_clip=None if native.get("actor.dual_clip") is None else float(native["actor.dual_clip"]),
-            correction=str(native.get("algo.advantage.is_correction_level") or "off"),
-            correction_mode=str(native.get("algo.advantage.is_correction_mode") or "mask"),
-            gating=str(native.get("algo.advantage.is_correction_gating") or "ratio"),
+            correction=level,
+            correction_mode=mode,
+            gating=gating,
             bounds=(float(bounds[0]), float(bounds[1])),
             kl_in_loss=bool(native.get("algo.kl.use_loss")),
             kl_estimator=str(native.get("algo.kl.estimator") or "k1"),
@@ -72,3 +84,16 @@ class Settings:
             longest=native.get("data.max_len"),
             value_clip=info.config.value_clip,
         )
+
+
+def _correction(native: Mapping[str, Any]) -> tuple[str, str, Gating]:
+    """Level, mode and gating of the correction; before 0.11.2 a switch and a type that stood for them."""
+    prefix = "algo.advantage.is_correction"
+    if f"{prefix}_enable" in native:
+        level, mode = _TYPES[str(native.get(f"{prefix}_type") or "tis")] if native[f"{prefix}_enable"] else ("off", "mask")
+        return level, mode, "ratio"
+    return (
+        str(native.get(f"{prefix}_level") or "off"),
+        str(native.get(f"{prefix}_mode") or "mask"),
+        _GATINGS[str(native.get(f"{prefix}_gating") or "ratio")],
+    )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, selected
-from rl_doctor.analyzer.formulas.kl import k3
+from rl_doctor.analyzer.formulas.kl import bounded, k2, k3
 from rl_doctor.analyzer.formulas.policy_loss import surrogate_loss
+from rl_doctor.analyzer.formulas.rejection import engine_gate
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Flags, Shares, clip_flags, k3_size, token_shares
 
@@ -19,20 +20,15 @@ if TYPE_CHECKING:
 
 _CLAMP: Final = 20.0
 _KL_CLAMP: Final = 10.0
-_PROBABILITY: Final = 1e-6
 
 
 def estimate(kind: str, difference: Floats) -> tuple[Floats, Floats]:
     """A KL estimate of the log-ratio to the reference ``[n]``, and the size of its summands; all are clamped to 10 nat."""
-    if kind == "k1":
-        value = difference
-    elif kind == "k2":
-        value = 0.5 * difference**2
-    else:
+    if kind == "k3":
         x = np.minimum(-difference, _KL_CLAMP)
-        value = k3(x)
-        return np.minimum(value, _KL_CLAMP), k3_size(x, np.minimum(value, _KL_CLAMP))
-    value = np.clip(value, -_KL_CLAMP, _KL_CLAMP)
+        value = np.minimum(k3(x), _KL_CLAMP)
+        return value, k3_size(x, value)
+    value = bounded(k2(difference) if kind == "k2" else difference, _KL_CLAMP)
     return value, np.abs(value)
 
 
@@ -111,13 +107,11 @@ class Terms:
     def correction(self) -> tuple[Floats, Flags, Flags]:
         """The weight that corrects for the engine, where it is out of bounds, and where it is too close to a bound to tell."""
         settings, (low, high) = self.settings, self.settings.bounds
-        log_ratio = selected(self.batch, "old_logprob") - selected(self.batch, "rollout_logprob")
-        seq_level = settings.correction == "seq"
+        old, rollout = selected(self.batch, "old_logprob"), selected(self.batch, "rollout_logprob")
+        log_ratio, gate = old - rollout, engine_gate(old, rollout, settings.gating)
+        statistic = self.over_sequences(gate) if settings.correction == "seq" else gate
         if settings.gating == "ratio":
-            statistic = np.exp(self.over_sequences(log_ratio) if seq_level else log_ratio)
-        else:
-            statistic = self._divergence(settings.gating)
-            statistic = self.over_sequences(statistic) if seq_level else statistic
+            statistic = np.exp(statistic)
         outside = (statistic < low) | (statistic > high)
         slack = 1e-5 * (1.0 + np.abs(log_ratio)) * np.maximum(statistic, 1e-2)
         near = np.minimum(np.abs(statistic - low), np.abs(statistic - high)) <= slack
@@ -125,20 +119,21 @@ class Terms:
             return np.clip(statistic, low, high), outside, np.zeros_like(near)
         return np.where(outside, 0.0, self._engine_ratio), outside, near
 
-    def _divergence(self, kind: str) -> Floats:
-        """Divergence between the engine and the old policy at the sampled token."""
-        names = ("rollout_logprob", "old_logprob")
-        p, q = (np.clip(np.exp(selected(self.batch, name)), _PROBABILITY, 1.0 - _PROBABILITY) for name in names)
-        if kind == "tv":
-            return np.asarray(np.abs(p - q))
-        return np.asarray(p * np.log(p / q) + (1.0 - p) * np.log((1.0 - p) / (1.0 - q)))
-
     @cached_property
     def filtered(self) -> Shares:
         """Share of tokens that the correction finds out of bounds."""
         _, outside, near = self.correction
         flags = outside.astype(np.float64)
         return token_shares(self.batch, flags, flags, near)
+
+    @cached_property
+    def filtered_rows(self) -> Shares:
+        """As ``filtered``, the share of sequences, weighted by tokens; one without a token counts as out of bounds."""
+        _, outside, near = self.correction
+        counts = per_sequence_counts(self.batch)
+        over = np.maximum(counts, 1)
+        rows = np.where(counts > 0, per_sequence_sums(self.batch, outside.astype(np.float64)) / over, 1.0)
+        return Shares(rows, rows, counts, per_sequence_sums(self.batch, near.astype(np.float64)) / over)
 
 
 def terms(batch: Batch, settings: Settings) -> Terms:

@@ -50,7 +50,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 UNDERIVABLE = {
-    "rejected": {"is_filter_ratio"},  # a share of sequences, weighted by tokens
     "uneven": {"group_reward_std", "return"},  # some sequences are trained on less often than others
 }
 """Keys that are left alone."""

@@ -262,7 +262,7 @@ def test_rows_that_are_missing_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "known"), [("0.11.2", True), ("0.11.5", True), ("0.11.0", False), ("0.10.9", False), (None, False)]
+    ("version", "known"), [("0.11.2", True), ("0.11.5", True), ("0.11.0", True), ("0.10.9", False), (None, False)]
 )
 def test_versions(version: str | None, known: bool) -> None:
     document = {"trainer": "OpenRLHF", **({"trainer_version": version} if version else {})}
