@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -138,16 +139,20 @@ def _floats(values: Sequence[Any]) -> tuple[list[int] | None, NDArray[np.float64
         except OverflowError:
             return None, np.array([number(value) for value in values], np.float64)
     if kinds <= {str, type(None)}:
-        gaps = "" in values or None in values
-        kept = [index for index, value in enumerate(values) if value] if gaps else None
-        words = values if kept is None else [values[index] for index in kept]
-        try:
-            if "_" not in "".join(words):
-                return kept, np.array(list(map(float, words)), np.float64)
-        except ValueError:
-            pass  # one of them is no plain number: each is read by itself below
+        with suppress(TypeError, ValueError):  # there are gaps
+            return None, _plain(values)
+        kept = [index for index, value in enumerate(values) if value]
+        with suppress(ValueError):  # one of them is no plain number: each is read by itself below
+            return kept, _plain([values[index] for index in kept])
     read = [(index, found) for index, value in enumerate(with_points(values)) if (found := number(value)) is not None]
     return [index for index, _ in read], np.array([found for _, found in read], np.float64)
+
+
+def _plain(words: Sequence[str]) -> NDArray[np.float64]:
+    """Words as numbers, each of which must be one as Python reads it, without underscores."""
+    if "_" in "".join(words):
+        raise ValueError("an underscore")
+    return np.fromiter(map(float, words), np.float64, len(words))
 
 
 def in_order(parts: Sequence[Points]) -> Points:

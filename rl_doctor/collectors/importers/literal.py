@@ -47,22 +47,11 @@ class Template:
 
     Args:
         names: what the members are called, in order.
-        between: what stands between a name and its value.
     """
 
-    def __init__(self, names: Sequence[str], between: str = "': ") -> None:
-        self._openings = [f"{name}{between}" for name in names]
+    def __init__(self, names: Sequence[str]) -> None:
+        self._openings = [f"{name}': " for name in names]
         self._starts = [len(opening) for opening in self._openings]
-
-    def texts(self, pieces: Sequence[str]) -> list[str] | None:
-        """The values as texts; None if the members are called otherwise.
-
-        Args:
-            pieces: the members, each beginning with its name.
-        """
-        if len(pieces) != len(self._openings) or not all(map(str.startswith, pieces, self._openings)):
-            return None
-        return [piece[start:] for piece, start in zip(pieces, self._starts, strict=True)]
 
     def values(self, pieces: Sequence[str]) -> tuple[str, ...] | None:
         """The values of a dictionary as texts, without quotes; None if the members are called otherwise.
@@ -70,9 +59,9 @@ class Template:
         Args:
             pieces: a dictionary as ``pieces_of`` splits it.
         """
-        values = self.texts(pieces)
-        if values is None:
+        if len(pieces) != len(self._openings) or not all(map(str.startswith, pieces, self._openings)):
             return None
+        values = [piece[start:] for piece, start in zip(pieces, self._starts, strict=True)]
         return tuple([value.strip("'") for value in values] if "'" in "".join(values) else values)
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rl_doctor.collectors.importers.bars import split
-from rl_doctor.collectors.importers.console import bare, lines, seen
-from rl_doctor.collectors.importers.literal import Template
+from rl_doctor.collectors.importers.console import bare, blocks, seen
 from rl_doctor.collectors.importers.numbers import as_count, whole
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
@@ -37,6 +36,13 @@ _MOST_LINES: Final = 10_000
 """Lines of different names that are kept in mind."""
 _OWN_LINE: Final = 500
 """Characters that a line with a single metric does not have."""
+_FIGURE: Final = r"([-+]?(?:\d[\d.]*+(?:e[-+]?\d++)?+|nan|inf))"
+_FIGURES: Final = re.compile(rf"(?<=[: (]){_FIGURE}(?=[\s),]|$)")
+_OTHERS: Final = r"(?:(?![^\n]*(?:\s-|-\s|['\"]))[^\n]*\n){0,50}?"
+"""Lines that can neither be the rest of a record that was wrapped nor have a metric of it."""
+_MOST_KINDS: Final = 4
+_MOST_FAILURES: Final = 20
+"""Kinds of records that are read at a glance, and records of no such kind, after which none is looked for."""
 
 
 def _recognises(sample: Sample) -> Fit:
@@ -65,35 +71,74 @@ class _Reader:
         self._text = ""
         self._since = 0
         self._joined = False
-        self._template: tuple[tuple[str, ...], Template] | None = None
         self._names: dict[str, tuple[str, re.Pattern[str]]] = {}
+        self._began = -1
+        self._kinds: dict[tuple[str, ...], re.Pattern[str]] = {}
+        self._failures = 0
 
     def rows(self, path: Path) -> Iterator[Row]:
         """Every record of a console."""
-        for line in lines(path):
-            if self._names and self._again(line):
-                continue
-            found = _STEP.search(line) if "step:" in line or "step=" in line else None
-            if found:
-                yield from self._end()
-                self._step, self._text = as_count(found[1]), _without_others(line[found.end() :])
-                self._since = 0
-                continue
-            self._since += 1
-            if self._text and self._wrapped(line):
-                self._text += line
-                self._joined = True
-                self.wrapped += 1
-                self._since = 0
-                continue
-            if self._text and not line.isspace():  # the record is over if it stood in one line
-                one = ":" in self._text
-                self._close()
-                if one and "'" not in line:
+        for block in blocks(path):
+            self._began, at = -1, 0
+            while at < len(block):
+                if known := self._known(block, at):
+                    row, end = known
                     yield from self._end()
-            if len(line) < _OWN_LINE and "/" in line and (self._step is not None or "'" in line or '"' in line):
-                yield from self._own_line(line)
+                    yield row
+                    self._began, at = -1, end
+                    continue
+                end = block.find("\n", at) + 1 or len(block)
+                for row in self._line(block[at:end].rstrip("\n"), at):
+                    self._learn(block[self._began : at], row)
+                    yield row
+                at = end
         yield from self._end()
+
+    def _known(self, block: str, at: int) -> tuple[Row, int] | None:
+        """The record that begins at a place, if it differs from one before in its numbers alone, and where it ends."""
+        for names, pattern in self._kinds.items():
+            if found := pattern.match(block, at):
+                step, *values, _ = found.groups()
+                return Row(as_count(step), dict(zip(names, values, strict=True))), found.end()
+        return None
+
+    def _learn(self, text: str, row: Row) -> None:
+        """Keep in mind how a record is written; ``text`` is nothing if it began in another block."""
+        names = tuple(row.values)
+        if not text or names in self._kinds or len(self._kinds) >= _MOST_KINDS or self._failures >= _MOST_FAILURES:
+            return
+        between, figures = _FIGURES.split(text)[::2], _FIGURES.findall(text)
+        if figures == [str(row.step), *row.values.values()]:
+            head, *rest = map(re.escape, between)
+            begin = rf"{head}(\d++)"
+            self._kinds[names] = re.compile(rf"{begin}{_FIGURE.join(rest)}(?={_OTHERS}{begin}(?: - |\s*\n))")
+        else:
+            self._failures += 1
+
+    def _line(self, line: str, at: int) -> Iterator[Row]:
+        """Read one line, which begins at a place of its block."""
+        if not line or (self._names and self._again(line)):
+            return
+        found = _STEP.search(line) if "step:" in line or "step=" in line else None
+        if found:
+            yield from self._end()
+            self._step, self._text = as_count(found[1]), _without_others(line[found.end() :])
+            self._since, self._began = 0, at
+            return
+        self._since += 1
+        if self._text and self._wrapped(line):
+            self._text += line
+            self._joined = True
+            self.wrapped += 1
+            self._since = 0
+            return
+        if self._text and not line.isspace():  # the record is over if it stood in one line
+            one = ":" in self._text
+            self._close()
+            if one and "'" not in line:
+                yield from self._end()
+        if len(line) < _OWN_LINE and "/" in line and (self._step is not None or "'" in line or '"' in line):
+            yield from self._own_line(line)
 
     def _wrapped(self, line: str) -> bool:
         """Whether a line is the rest of a record that a terminal wrapped: together they make pairs, and apart they do not."""
@@ -154,8 +199,6 @@ class _Reader:
         if "np." in text:
             text = text.replace(":np.float64(", ":")
             text = _NUMPY.sub("", text) if "np." in text else text
-        if not self._joined and text.startswith(" - ") and self._like_before(text):
-            return
         pieces = _SEPARATOR.split(text) if self._joined else text.split(" - ")
         self._joined = False
         before = ""
@@ -167,22 +210,6 @@ class _Reader:
                 before = ""
             else:  # the first piece is empty; another without a value is part of a name
                 before = f"{before}{piece} - " if piece.strip() else ""
-
-    def _like_before(self, text: str) -> bool:
-        """Take the pairs of a line that has the names of the one before; whether it has."""
-        pieces = text[3:].split(" - ")
-        values = None if self._template is None or self._values else self._template[1].texts(pieces)
-        if self._template is None or values is None:
-            names = tuple(piece.rpartition(":")[0] for piece in pieces)
-            self._template = (names, Template(names, ":")) if all(names) and len(set(names)) == len(names) else None
-            return False
-        together = "".join(values)
-        if ":" in together or "None" in together:
-            return False
-        if ")" in together:
-            values = [value.removesuffix(")") for value in values]
-        self._values = dict(zip(self._template[0], values, strict=True))
-        return True
 
     def _end(self) -> Iterator[Row]:
         self._close()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rl_doctor.collectors.importers import verl_console
 from rl_doctor.collectors.importers.registry import Fit
 from tests.unit.collectors.importers.texts import LOGGED, bar, importer_of, opened, values
 
@@ -125,3 +126,29 @@ def test_what_the_logger_prints_is_read_back(tmp_path_factory: pytest.TempPathFa
     for step, row in enumerate(rows):
         for name, value in row.items():
             assert repr(values(run, name)[step]) == repr(value)
+
+
+VALUE = st.sampled_from(["0.5", "-1.25e-05", "nan", "inf", "7", "None", "True", "np.float64(0.25)", "1.5.2", "-", "1e400"])
+ONE_LINE = st.tuples(VALUE, VALUE).map(lambda two: "step:{}" + f" - actor/a:{two[0]} - actor/b 1:{two[1]}\n")
+LISTED = st.tuples(VALUE, VALUE).map(lambda two: "step:{}\n" + f" - actor/a:{two[0]}\n - critic/b:{two[1]}\n")
+BETWEEN = st.sampled_from([
+    "epoch 0, step 1\n", "\n", "(WorkerDict pid=9) loading: 3/4\n", "step:1e400 - actor/a:1\n", "25 - actor/c:1 - actor/d:2\n",
+    " - actor/late:0.5\n", "'actor/quoted': 0.5,\n", "75\n", f"{bar(3, 100, 'Training')}\n", "2025-01-02 - INFO - saved\n",
+    "step:9\n",
+])  # fmt: skip
+
+
+@given(st.data())
+def test_records_that_are_read_at_a_glance_are_read_as_line_by_line(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    common = st.sampled_from([data.draw(ONE_LINE), data.draw(LISTED)])
+    parts = data.draw(st.lists(common | common | ONE_LINE | LISTED | BETWEEN, min_size=1, max_size=30))
+    prefix = data.draw(st.sampled_from(["", RAY]))
+    text = "".join(prefix + line for step, part in enumerate(parts) for line in part.replace("{}", str(step)).splitlines(True))
+    path = tmp_path_factory.mktemp("verl") / "log"
+    path.write_text(text)
+    found = list(verl_console._Reader().rows(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verl_console, "_MOST_KINDS", 0)
+        assert repr(list(verl_console._Reader().rows(path))) == repr(found)
