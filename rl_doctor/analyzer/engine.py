@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import FIRST_STEP
-from rl_doctor.analyzer.logged import LOGGED_FAMILIES, Logged
 from rl_doctor.analyzer.registry import (
+    LOGGED_FAMILIES,
     PER_SEQUENCE_PREFIX,
     Metric,
     Reduction,
@@ -27,6 +27,9 @@ from rl_doctor.schema import COLUMNS, MISSING_INT, RunConfig, RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.rows import is_token, splits_of
+
+if TYPE_CHECKING:
+    from rl_doctor.analyzer.logged import Logged
 
 CONFIG_PREFIX: Final = "config."
 _DROPPED: Final = "tokens_dropped"
@@ -169,7 +172,7 @@ def analyze(
     logged: dict[str, Series] = {}
     for prefix, unit in LOGGED_FAMILIES.items():
         if (names is None or prefix in names) and not any(name.startswith(prefix) for name in known):
-            log = Logged(source.metrics(), source.info, rows=bool(source.columns)) if log is None else log
+            log = _logged(source) if log is None else log
             logged |= {name: found for name in log.family(prefix) if (found := log.series(name, unit)) is not None}
     critic: Source | None = getattr(source, "critic", None)
     valued: list[Metric] = []
@@ -181,7 +184,7 @@ def analyze(
         if critic is not None and name.startswith(_OF_VALUE) and not lacking_in(critic, known[name]):
             valued.append(known[name])
             continue
-        log = Logged(source.metrics(), source.info, rows=bool(source.columns)) if log is None else log
+        log = _logged(source) if log is None else log
         found = log.series(name, known[name].unit if name in known else "1")
         if found is not None:
             logged[name] = found
@@ -201,6 +204,12 @@ def analyze(
         if len(apart.sampled_steps):
             estimated |= {item.name for item in valued if item.name in series and item.reduction.reads_tokens}
     return Analysis(series, missing, fold.reopened, sampled, bare, estimated, apart)
+
+
+def _logged(source: Source) -> Logged:
+    from rl_doctor.analyzer.logged import Logged  # most runs of rows have all that is asked of them
+
+    return Logged(source.metrics(), source.info, rows=bool(source.columns))
 
 
 def lacking_in(source: Source, item: Metric) -> tuple[str, ...]:

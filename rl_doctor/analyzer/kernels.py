@@ -174,9 +174,8 @@ def _exponentials(block: Block, x: Floats) -> tuple[Floats, Floats]:
     np.subtract(growth, x, out=spare)
     k3 = _again(block, x, block.sums(spare), size * _ROUNDING, kl.k3)
     np.multiply(x, x, out=spare)
-    length = np.diff(block.bounds)
-    ratio = _again(block, x, length + first + k3, (length + size + k3) * _LEFT, np.exp)
-    return np.stack([ratio, first, block.sums(spare), k3, size]), growth
+    ratio = _again(block, x, block.lengths + first + k3, (block.lengths + size + k3) * _LEFT, np.exp)
+    return np.array([ratio, first, block.sums(spare), k3, size]), growth
 
 
 def _again(block: Block, x: Floats, sums: Floats, least: Floats, function: Callable[[Floats], Floats]) -> Floats:

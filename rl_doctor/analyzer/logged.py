@@ -15,17 +15,11 @@ from rl_doctor.analyzer.dialects.bookkeeping import bookkeeping
 from rl_doctor.analyzer.dialects.generic import OFFLINE, averaged, below_topic, is_average
 from rl_doctor.analyzer.dialects.recognise import general, identify, lookup, names_of, settings_of, trainer_of, version_bounds
 from rl_doctor.analyzer.dialects.registry import Name, plain
+from rl_doctor.analyzer.registry import LOGGED_FAMILIES
 from rl_doctor.analyzer.series import Series
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.metric_log import MetricLog, Points
 
-LOGGED_FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
-    {"reward.component.": "reward", "part.": "1", "val.source.": "reward"}
-)
-"""Metrics that depend on what the trainer calls things: what their names start with -> unit.
-
-``part.<part>.<metric>`` is a metric of a part of the batch, ``val.source.<source>`` a score on one source of held-out prompts.
-"""
 HELD_OUT: Final = ("val.mean_at_n", "val.best_at_n", "val.loss")
 
 _NEVER_ZERO: Final = (

@@ -36,6 +36,13 @@ NOTATION: Final = MappingProxyType({
     "a, b": "the two logprobs that a metric compares",
 })  # fmt: skip
 """Letters of the formulas."""
+LOGGED_FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
+    {"reward.component.": "reward", "part.": "1", "val.source.": "reward"}
+)
+"""Metrics that depend on what the trainer calls things: what their names start with -> unit.
+
+``part.<part>.<metric>`` is a metric of a part of the batch, ``val.source.<source>`` a score on one source of held-out prompts.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

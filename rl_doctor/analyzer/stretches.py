@@ -106,6 +106,7 @@ class Block:
         self.rows = rows
         self.bounds = bounds
         self.starts = bounds[:-1]
+        self.lengths = np.diff(bounds)
         self.tokens = slice(first, first + int(bounds[-1]))
         self._pieces = pieces
 
@@ -126,7 +127,7 @@ class Block:
         if count == 0:
             return np.zeros(len(self.starts), np.int64)
         if count == flags.size:
-            return np.diff(self.bounds)
+            return self.lengths
         return self.number_at(np.flatnonzero(flags))
 
     def number_at(self, at: NDArray[np.intp]) -> Counts:
@@ -137,5 +138,4 @@ class Block:
         """Values ``[n]`` at the tokens of the ``rows`` alone, and where each of those rows begins in them."""
         if rows.all():
             return values, self.starts
-        lengths = np.diff(self.bounds)
-        return values[np.repeat(rows, lengths)], splits_of(lengths[rows])[:-1]
+        return values[np.repeat(rows, self.lengths)], splits_of(self.lengths[rows])[:-1]
