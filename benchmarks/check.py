@@ -10,14 +10,10 @@ the same columns with pyarrow on one thread and does nothing with them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
-import statistics
-import subprocess
 import sys
-import tempfile
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -312,10 +308,16 @@ ONE_THREAD: Final = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPE
 # Measuring
 
 
+CONTENDER: Final = "--contender"
+
+
 def measure(name: str, path: Path) -> tuple[float, float, dict[str, list[float]]]:
     """CPU seconds, peak megabytes and what it found, of one contender in a process of its own."""
+    import subprocess
+    import tempfile
+
     with tempfile.NamedTemporaryFile(suffix=".json") as told:
-        command = [sys.executable, str(HERE), "--contender", name, "--path", str(path), "--told", told.name]
+        command = [sys.executable, str(HERE), CONTENDER, name, str(path), told.name]
         child = subprocess.Popen(command, env=os.environ | ONE_THREAD)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
@@ -324,9 +326,10 @@ def measure(name: str, path: Path) -> tuple[float, float, dict[str, list[float]]
         return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, json.loads(Path(told.name).read_text())
 
 
-def contend(name: str, path: Path, told: Path) -> None:
+def contend(name: str, path: str, told: str) -> None:
+    """Run one contender; what only the measuring needs is not imported here, as its start would count for each of them."""
     sys.path.insert(0, str(HERE.parents[1]))
-    told.write_text(json.dumps(CONTENDERS[name](path)))
+    Path(told).write_text(json.dumps(CONTENDERS[name](Path(path))))
 
 
 def disagreements(mine: dict[str, list[float]], theirs: dict[str, list[float]]) -> list[str]:
@@ -346,6 +349,8 @@ def disagreements(mine: dict[str, list[float]], theirs: dict[str, list[float]]) 
 
 def compare(path: Path, tokens: int, names: list[str], repeats: int) -> dict[str, tuple[float, float]]:
     """Run the contenders in turn and print one line each."""
+    import statistics
+
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(repeats):
@@ -385,6 +390,9 @@ def packed(path: Path) -> Path:
 
 
 def main() -> None:
+    import argparse
+    import tempfile
+
     parser = argparse.ArgumentParser()
     parser.add_argument("million", nargs="?", type=float, default=10.0)
     parser.add_argument("--repeats", type=int, default=3)
@@ -393,13 +401,7 @@ def main() -> None:
         "--lengths", default="", help="million tokens of further runs on which only we and the floor are measured"
     )
     parser.add_argument("--keep", type=Path, help="folder to keep the runs in, and to take them from if they are there")
-    parser.add_argument("--contender")
-    parser.add_argument("--path", type=Path)
-    parser.add_argument("--told", type=Path)
     chosen = parser.parse_args()
-    if chosen.contender:
-        contend(chosen.contender, chosen.path, chosen.told)
-        return
     import numpy as np
     import pyarrow as pa
 
@@ -430,4 +432,7 @@ def _warm_up(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == [CONTENDER]:
+        contend(*sys.argv[2:])
+    else:
+        main()
