@@ -132,7 +132,8 @@ def _generation(settings: Settings, columns: Collection[str], names: Collection[
 
 def _rewards(settings: Settings, columns: Collection[str]) -> Iterator[Logged]:
     version = settings.version
-    if settings.rloo and version.raw_reward is None:
+    weighs = any(weight != 1.0 for weight in settings.weights.values())
+    if (settings.rloo and version.raw_reward is None) or (weighs and version.weighted_reward is None):
         return
     components = tuple(name for name in columns if name.startswith(REWARD_COMPONENT_PREFIX))
     penalised = settings.rloo and not version.raw_reward

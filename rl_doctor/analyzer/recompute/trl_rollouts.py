@@ -76,8 +76,6 @@ def logged_reward(settings: Settings, batch: Batch) -> Floats | None:
     plain = all(weight == 1.0 for weight in weights.values())
     names = [name for name in weights if REWARD_COMPONENT_PREFIX + name in batch.columns]
     if names and len(names) == len(weights):
-        if version.weighted_reward is None and not plain:
-            return None
         factors = [weights[name] if version.weighted_reward else 1.0 for name in names]
         total = weighted_reward(np.stack([column(REWARD_COMPONENT_PREFIX + name)(batch) for name in names], 1), np.array(factors))
     elif version.weighted_reward or plain:

@@ -9,9 +9,11 @@ import pytest
 
 from rl_doctor import check
 from rl_doctor.analyzer import reconcile
+from rl_doctor.analyzer.dialects.openrlhf import OPENRLHF
 from rl_doctor.analyzer.engine import analyze
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.run import Run
+from tests.trainers.definitions import recomputable
 from tests.trainers.openrlhf.conftest import Train
 from tests.trainers.openrlhf.test_harmless import CASES as HARMLESS
 
@@ -74,6 +76,7 @@ def comparisons(run: Run, log: MetricLog | None = None) -> dict[str, reconcile.C
 def test_every_logged_key_is_recomputed(recorded: tuple[str, Run]) -> None:
     name, run = recorded
     log, found = run.metrics(), comparisons(run)
+    assert set(found) == recomputable(OPENRLHF, run.info, log.names()) - UNDERIVABLE.get(name, set())
     assert set(log.names()) - set(found) - NOT_FROM_TOKENS == UNDERIVABLE.get(name, set())
     for item in found.values():
         difference = np.abs(item.logged - item.recomputed)

@@ -8,18 +8,21 @@ import numpy as np
 import pytest
 
 from rl_doctor.analyzer import reconcile
+from rl_doctor.analyzer.dialects.trl import TRL
 from rl_doctor.analyzer.engine import analyze
 from rl_doctor.store.run import Run
+from tests.trainers.definitions import recomputable
 from tests.trainers.trl.conftest import Train
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 
 EXACT = 1e-6
 """Relative to the mean absolute summand, which is at most about 1 for every key here, or to the number itself."""
-NOT_FROM_TOKENS = {
+LEFT = {
     "grad_norm", "learning_rate", "epoch", "step_time", "num_tokens", "train_runtime", "train_samples_per_second",
-    "train_steps_per_second", "train_loss", "total_flos",
+    "train_steps_per_second", "train_loss", "total_flos", "entropy_coef",
 }  # fmt: skip
+"""What TRL logs that is not of tokens or rewards."""
 TWICE = {"num_iterations": 2, "steps_per_generation": 4, "gradient_accumulation_steps": 2}
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"args": TWICE},
@@ -36,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "cispo_plain_kl": {"args": {**TWICE, "loss_type": "cispo", "epsilon_high": 1.05, "use_bias_correction_kl": False}},
     "sapo_entropy_bonus": {"args": {**TWICE, "loss_type": "sapo", "entropy_coef": 0.01, "scale_rewards": "none"}},
+    "vespo_off_policy": {"args": {**TWICE, "loss_type": "vespo", "off_policy_mask_threshold": 0.001}},
     "without_reference": {"args": {**TWICE, "beta": 0.0}},
     "rloo": {"algorithm": "rloo", "args": {**TWICE, "logging_steps": 2}},
     "rloo_normalised": {
@@ -44,10 +48,6 @@ CASES: dict[str, dict[str, Any]] = {
     "two_ranks": {"ranks": 2, "args": {**TWICE, "logging_steps": 3, "max_steps": 8, "per_device_train_batch_size": 2}},
     "two_ranks_rloo": {"ranks": 2, "algorithm": "rloo", "args": {**TWICE, "per_device_train_batch_size": 2}},
 }  # fmt: skip
-UNDERIVABLE = {"sapo_entropy_bonus": {"entropy_coef"}}
-"""Keys that repeat the configuration, and are left alone."""
-
-
 Recorded = tuple[str, Run]
 
 
@@ -61,7 +61,8 @@ def test_every_logged_key_is_recomputed(recorded: Recorded) -> None:
     log = run.metrics()
     plan = reconcile.plan(run.info, run.columns, log)
     found = {item.name: item for item in reconcile.compare(plan, analyze(run, [], plan.metrics).series)}
-    assert set(log.names()) - set(found) == (set(log.names()) & NOT_FROM_TOKENS) | UNDERIVABLE.get(name, set())
+    assert set(found) == recomputable(TRL, run.info, log.names())
+    assert set(log.names()) - set(found) <= LEFT, name
     for item in found.values():
         difference = np.abs(item.logged - item.recomputed)
         # RLOO's ratio is that of whole sequences: float32 sums of about 12 log-probabilities of -5.6 are subtracted.
@@ -78,7 +79,7 @@ def test_the_update_does_something(recorded: Recorded) -> None:
     name, run = recorded
     log = run.metrics()
     key = "cispo_clip_ratio" if "cispo" in name else "clip_ratio/region_mean"
-    if "sapo" not in name and "within" not in name:
+    if "sapo" not in name and "within" not in name and "vespo" not in name:
         assert log.series(key)[1].max() > 0
     if "without" not in name:
         assert np.abs(log.series("kl")[1]).max() > 1e-3

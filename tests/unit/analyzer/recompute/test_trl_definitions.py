@@ -70,11 +70,9 @@ def test_every_name_has_a_definition_with_a_formula_or_a_reason() -> None:
 def test_what_is_recomputed_is_defined(produced: list[tuple[str, RunInfo]]) -> None:
     for name, info in produced:
         found = meaning(name, info)
-        assert found and found[0].definition is not None and found[0].definition.proof, (
-            name,
-            info.trainer_version,
-            info.algorithm,
-        )
+        definition = found[0].definition if found else None
+        assert definition is not None, (name, info.trainer_version, info.algorithm)
+        assert definition.proof, (name, info.trainer_version, info.algorithm)
 
 
 def test_what_is_defined_is_recomputed(produced: list[tuple[str, RunInfo]]) -> None:

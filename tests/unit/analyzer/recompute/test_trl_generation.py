@@ -180,6 +180,10 @@ def test_a_meaning_that_the_version_leaves_open_is_not_guessed(tmp_path: Path, w
     assert "reward_std" not in found
     assert "reward" not in found
     assert "rewards/quality/mean" in found
+    run = open_run(tmp_path / "run")
+    doubts = reconcile.plan(run.info, run.columns, run.metrics()).doubts
+    assert "reward, reward_std" in doubts
+    assert "0.25 or later" in doubts
 
 
 def test_asynchronous_grpo(tmp_path: Path) -> None:
