@@ -270,7 +270,10 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """One ``Sums`` per key, for metrics that a trainer averages in stages: the key names the stage (micro-batch, rank ...)."""
+    """One ``Sums`` per key, for metrics that a trainer averages in stages: the key names the stage (micro-batch, rank ...).
+
+    Merged ones have their keys in order, so that what is made of them does not depend on the order of the parts.
+    """
 
     groups: Mapping[tuple[int, ...], Sums]
 
@@ -283,7 +286,7 @@ class Keyed:
         merged = dict(self.groups)
         for key, sums in other.groups.items():
             merged[key] = merged[key] + sums if key in merged else sums
-        return type(self)(merged)
+        return type(self)(dict(sorted(merged.items())))
 
     def to_row(self) -> dict[str, Any]:
         """A JSON-compatible form that loses nothing."""
