@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rl_doctor.analyzer.dialects.recipes import Joined
@@ -47,7 +47,7 @@ def joined(parts: Sequence[tuple[Reduction, Reader]], how: Joined) -> tuple[Redu
     zero = Several(tuple(reduction.zero for reduction in reductions))
     needs = dict.fromkeys(name for reduction in reductions for name in reduction.needs)
     optional = dict.fromkeys(name for reduction in reductions for name in reduction.optional)
-    return replace(reductions[0], partial=partial, zero=zero, needs=tuple(needs), optional=tuple(optional)), entries
+    return Reduction(partial, zero, tuple(needs), tuple(optional), reductions[0].level), entries
 
 
 def _one(pairs: Sequence[tuple[float, float]], how: Joined) -> Entries:

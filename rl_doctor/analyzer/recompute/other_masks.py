@@ -91,9 +91,9 @@ def remasked(share: Share, name: str, *, recounted: bool) -> Share:
     return other
 
 
-def _padding_counted(share: Share) -> Share:
+def _padding_counted(share: Share, *, recounted: bool) -> Share:
     """One position late, where what lies behind the last position counts as 0: as many tokens as under the mask itself."""
-    late = remasked(share, _LATE, recounted=True)
+    late = remasked(share, _LATE, recounted=recounted)
     return lambda batch: replace(late(batch), weights=share(batch).weights)
 
 
@@ -111,7 +111,7 @@ def other_masks(own: Varied) -> Iterator[Varied]:
             told = f"{sentence}, divided by the number of those"
             yield masked(f"{name} (recounted)", told, partial(remasked, name=name, recounted=True), more)
     sentence = f"{_MASKS[_LATE][0]}, where padding counts as 0"
-    yield masked(f"{_LATE} (padding counted)", sentence, _padding_counted)
+    yield masked(f"{_LATE} (padding counted)", sentence, partial(_padding_counted, recounted=recounts))
     yield from other_counts(own)
 
 
