@@ -133,7 +133,7 @@ def test_means_of_micro_batches_over_ranks_and_mini_batches() -> None:
 
 def test_a_loss_averages_with_its_own_mode_in_versions_that_fix_it() -> None:
     gspo_loss = {f"{ACTOR}policy_loss__loss_mode": "gspo"}
-    for version, mode in (("0.8.0", "seq-mean-token-mean"), ("0.9.1", "token-mean")):
+    for version, mode in (("0.8.0", "seq-mean-token-mean"), ("0.9.0", "seq-mean-token-mean"), ("0.9.1", "token-mean")):
         values = {"actor/pg_loss": lambda rows, mode=mode: aggregated(rows, gspo, mode)}
         assert_equal(compared(ROWS, info(version, **gspo_loss), values), values)
 
