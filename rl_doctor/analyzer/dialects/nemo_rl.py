@@ -47,6 +47,10 @@ from rl_doctor.analyzer.dialects.nemo_rl_recipes import (
 from rl_doctor.analyzer.dialects.recipes import Recipe, absent, derived, exact, of
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, trainer
 
+_SUPERVISED: Final = absent("the rows of supervised training are not recorded")
+_PAIRS: Final = absent("the rows of training on pairs are not recorded")
+
+
 NEMO_RL: Final = trainer(
     Trainer(
         name="nemo-rl",
@@ -64,12 +68,12 @@ NEMO_RL: Final = trainer(
                 "train/filtered_reward", None,
                 definition=derived("mean over the samples that are trained on", rows_of(of("row", name="reward"), unit="reward")),
             ),
-            Name("train/loss", "sft.loss", algorithms=SFT),
-            Name("train/loss", "pref.loss", algorithms=DPO),
-            Name("train/preference_loss", "pref.loss", algorithms=DPO),
-            Name("train/accuracy", "pref.accuracy", algorithms=DPO),
-            Name("train/rewards_chosen_mean", "pref.chosen_reward", algorithms=DPO),
-            Name("train/rewards_rejected_mean", "pref.rejected_reward", algorithms=DPO),
+            Name("train/loss", "sft.loss", algorithms=SFT, definition=_SUPERVISED),
+            Name("train/loss", "pref.loss", algorithms=DPO, definition=_PAIRS),
+            Name("train/preference_loss", "pref.loss", algorithms=DPO, definition=_PAIRS),
+            Name("train/accuracy", "pref.accuracy", algorithms=DPO, definition=_PAIRS),
+            Name("train/rewards_chosen_mean", "pref.chosen_reward", algorithms=DPO, definition=_PAIRS),
+            Name("train/rewards_rejected_mean", "pref.rejected_reward", algorithms=DPO, definition=_PAIRS),
             Name("train/loss", "policy.loss_total", definition=total_loss()),
             Name("train/probs_ratio", "policy.ratio_mean", definition=token_mean("r", *ratios(clipped=False), unit="1")),
             *(
@@ -193,7 +197,7 @@ NEMO_RL: Final = trainer(
             ),
             Name("train/baseline_reward/pct_1", None, definition=exact("% of samples whose baseline is 1", baseline_share(1.0))),
             Name("train/baseline_reward/pct_mixed", None, definition=exact("100 - pct_0 - pct_1", MIXED)),
-            Name("train/baseline_reward/{share}", None),
+            Name("train/baseline_reward/{share}", None, definition=absent("is no share that was read")),
             Name("validation/accuracy", None, definition=HELD_OUT),
             Name("validation/avg_length", None, definition=HELD_OUT),
             Name("validation/pass_k", None, definition=HELD_OUT),
