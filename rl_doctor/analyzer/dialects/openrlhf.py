@@ -37,6 +37,10 @@ _NORM: Final = absent("gradients are not recorded", "norm before clipping, as la
 _RATE: Final = absent("is a setting of the step")
 _TIME: Final = absent("is a time")
 
+_HELD_OUT: Final = absent(
+    "answers to held-out prompts are not recorded", "mean over prompts of the largest of n rewards; pass1: of their mean"
+)
+
 _NAMES: Final = (
     Name("reward", "reward.mean", definition=exact(f"reward of the response, length penalties in it; {_ROWS}")),
     Name("rollout/reward_mean", "reward.mean", definition=exact(f"reward, length penalties in it; mean {_ROLLOUT}")),
@@ -130,6 +134,8 @@ _NAMES: Final = (
         definition=absent("prompts that were filtered out are not recorded", "kept prompts / generated prompts, in percent"),
     ),
     Name("timing/{what}", None, definition=_TIME),
+    Name("eval_{source}_pass1", None, definition=_HELD_OUT),
+    Name("eval_{source}_pass{n}", None, definition=_HELD_OUT),
     Name("loss", "pref.loss", algorithms=_PREFERENCE, definition=_LAST),
     Name("loss_mean", None, algorithms=_PREFERENCE | _SFT, definition=_LAST),
     Name("acc", "pref.accuracy", algorithms=_PREFERENCE, definition=_LAST),

@@ -279,6 +279,28 @@ POLICY_NAMES: Final = (
         definition=absent("is computed by the Liger kernel, as its own version defines it"),
     ),
     Name("clip_ratio", "policy.clip_frac", definition=_OPEN),
+    *(
+        Name(
+            f"clip_ratio/{word}_mean",
+            f"policy.clip_frac_{word}",
+            algorithms=RLOO,
+            definition=exact(f"{flag}, r of the whole row; mean over rows and ranks; {_ENTRIES}"),
+        )
+        for word, flag in (("low", BELOW), ("high", ABOVE))
+    ),
+    *(
+        name
+        for key, word, flag in (("clip_ratio/low_min", "min", BELOW), ("clip_ratio/high_max", "max", ABOVE))
+        for name in by_version(
+            key,
+            None,
+            (
+                (TOKEN_WEIGHTED, None, exact(f"{flag}, r of the whole row; {word} over rows and ranks; {_ENTRIES}")),
+                (None, TOKEN_WEIGHTED, exact(f"{flag}, r of the whole row; {word} over ranks of its mean; {_ENTRIES}")),
+            ),
+            algorithms=RLOO,
+        )
+    ),
     *by_version("clip_ratio/low_mean", "policy.clip_frac_low", _reduced(f"{BELOW}, {_RATIO}")),
     *by_version("clip_ratio/high_mean", "policy.clip_frac_high", _reduced(f"{ABOVE}, {_RATIO}")),
     *by_version("clip_ratio/low_min", None, _end("min", BELOW)),

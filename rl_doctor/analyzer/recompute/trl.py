@@ -44,7 +44,8 @@ def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
     settings = Settings.of(info)
     if settings is None or info.partial:
         return ()
-    found = [] if settings.fused else [*grpo_keys(settings, extra_loss="aux_loss" in names)]
+    fused = settings.fused or ("clip_ratio" in names and settings.version.single_clip_key is False)
+    found = [] if fused else [*grpo_keys(settings, extra_loss="aux_loss" in names)]
     if settings.aggregation == "sum_then_normalize":
         found += _zero_deviation(settings)
     return (*found, *_generation(settings, columns, names), *_sampling(settings))

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_doctor.analyzer.formulas.aggregation import aggregated, token_mean
+from rl_doctor.analyzer.formulas.entropy import high_entropy
+from rl_doctor.analyzer.formulas.policy_loss import surrogate_of_ratio
 from tests.trainers.trl.conftest import result_of
-from tests.trainers.trl.losses import DEFAULTS, GRPO, STEPS
+from tests.trainers.trl.losses import DEFAULTS, EPSILON, GRPO, STEPS
 from tests.unit.analyzer.recompute.trl_given import folded, info_of, keys_of
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
@@ -40,3 +43,32 @@ def test_every_metric_of_the_loss(theirs: Any, name: str, ranks: int) -> None:
             assert np.isnan(entries.total)
             continue
         assert np.isclose(entries.total / number, value, rtol=0, atol=entries.tolerance / number), key
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_loss_of_the_tokens_of_high_entropy(theirs: Any, ranks: int) -> None:
+    """From the formulas alone: the threshold is a quantile over the micro-batch of all ranks, which no sum over parts gives."""
+    settings = {**DEFAULTS, **GRPO["high_entropy"]}
+    policy = whole = summand = 0.0
+    for of_ranks in theirs["tensors"]:
+        parts = [_covered(part) for part in of_ranks[:ranks]]
+        kept = high_entropy(np.concatenate([part["entropy"] for part in parts]), 1.0 - settings["top_entropy_quantile"])
+        starts = np.cumsum([0, *(len(part["entropy"]) for part in parts)])
+        for part, keep in zip(parts, np.split(kept, starts[1:-1]), strict=True):
+            ratio = np.exp(part["logprob"] - part["old_logprob"])
+            loss = np.where(keep, surrogate_of_ratio(ratio, part["advantage"], EPSILON, EPSILON), 0.0)
+            mean = aggregated(np.array([loss.sum()]), token_mean(np.array([len(loss)])))
+            bonus = settings["entropy_coef"] * part["entropy"][keep].sum() / max(keep.sum(), 1)
+            policy += mean / ranks / STEPS
+            whole += (mean - bonus) / ranks / STEPS
+            summand += np.abs(loss).sum() / max(len(loss), 1) / ranks / STEPS
+    expected = theirs["found"][f"high_entropy-{ranks}"]
+    assert abs(policy - expected["policy_loss"]) <= EXACT * summand
+    assert abs(whole - expected["loss"]) <= EXACT * summand
+
+
+def _covered(part: Any) -> dict[str, Any]:
+    """The columns of one rank's micro-batch at the tokens that its loss covers."""
+    mask = np.array(part["response_mask"], np.bool_)
+    found = {name: np.array(part[name])[mask] for name in ("logprob", "old_logprob", "entropy")}
+    return {**found, "advantage": np.broadcast_to(np.array(part["advantage"])[:, None], mask.shape)[mask]}

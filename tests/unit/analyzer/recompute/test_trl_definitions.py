@@ -55,7 +55,8 @@ def produced() -> list[tuple[str, RunInfo]]:
     for info in settings():
         dialect = find_dialect(info)
         assert dialect is not None
-        keys = dialect.logged(info, COLUMNS, names - {"aux_loss", "tools/call_frequency"})
+        fused = {"clip_ratio"} if info.trainer_version != "0.16.1" else set()
+        keys = dialect.logged(info, COLUMNS, names - {"aux_loss", "tools/call_frequency"} - fused)
         found += [(item.name, info) for item in keys]
     return found
 
@@ -79,3 +80,14 @@ def test_what_is_defined_is_recomputed(produced: list[tuple[str, RunInfo]]) -> N
     reached = {id(meaning(name, info)[0]) for name, info in produced}
     left = [item for item in TRL.names if item.definition is not None and item.definition.proof and id(item) not in reached]
     assert [(item.native, item.since, item.until, sorted(item.algorithms)) for item in left] == []
+
+
+@pytest.mark.parametrize(("version", "fused"), [("0.16.1", False), ("0.24.0", True)])
+def test_what_the_liger_kernel_computes_is_left_alone(version: str, fused: bool) -> None:
+    config = {"native": {**POLICY, "loss_type": "grpo"}}
+    info = info_from_json({"trainer": "trl", "trainer_version": version, "algorithm": "grpo", "config": config}, "info")
+    dialect = find_dialect(info)
+    assert dialect is not None
+    found = {item.name for item in dialect.logged(info, COLUMNS, {"clip_ratio", "kl", "reward"})}
+    assert ("kl" in found) is not fused
+    assert "reward" in found

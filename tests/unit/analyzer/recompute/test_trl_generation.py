@@ -186,6 +186,24 @@ def test_a_meaning_that_the_version_leaves_open_is_not_guessed(tmp_path: Path, w
     assert "0.25 or later" in doubts
 
 
+def test_weights_of_whole_rows(tmp_path: Path) -> None:
+    rows = rows_of(6)
+    weights = [0.0 if number == 2 else math.exp(sum(a - b for a, b in zip(row["old"], row["engine"], strict=True)))
+               for number, row in enumerate(rows)]  # fmt: skip
+    weights = [float(np.float32(weight)) for weight in weights]
+    prefix = "sampling/importance_sampling_ratio"
+    wanted = {f"{prefix}/min": min(weights), f"{prefix}/mean": mean(weights), f"{prefix}/max": max(weights)}
+    info = {
+        "trainer": "trl", "trainer_version": "1.16.0", "algorithm": "grpo", "world_size": 2, "writing_ranks": [0, 1],
+        "config": {"native": {**NATIVE, "vllm_importance_sampling_mode": "sequence_mask"}},
+    }  # fmt: skip
+    columns = {"rank": np.array([row["rank"] for row in rows]), "is_weight": np.array(weights, np.float32)[:, None]}
+    found = compared(tmp_path / "run", info, rows, columns, wanted)
+    assert found.keys() == wanted.keys()
+    for key, item in found.items():
+        assert np.allclose(item.logged, item.recomputed, rtol=1e-7, atol=1e-7), key
+
+
 def test_asynchronous_grpo(tmp_path: Path) -> None:
     rows = rows_of(3)
     for row in rows:
