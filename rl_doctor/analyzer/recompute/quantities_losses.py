@@ -142,13 +142,13 @@ def moved_too_far(batch: Batch, arguments: Arguments) -> tuple[Flags, Flags]:
     """
     first, second = (selected(batch, name) for name in pair(arguments))
     low, high = number(arguments, "low") or 0.0, number(arguments, "high") or 0.0
-    change = np.exp(first) - np.exp(second)
-    kind = word(arguments, "kind", "signed")
-    near = (np.abs(change - high) < 4 * EPSILON32) | (np.abs(change + low) < 4 * EPSILON32)
+    change, kind = np.exp(first) - np.exp(second), word(arguments, "kind", "signed")
+    rose, fell = (np.abs(change - bound) < 4 * EPSILON32 for bound in (high, -low))
     if kind == "both":
-        return np.abs(change) > high, near | (np.abs(change + high) < 4 * EPSILON32)
+        return np.abs(change) > high, rose | (np.abs(change + high) < 4 * EPSILON32)
     if kind == "fallen":
-        return change < -low, near
+        return change < -low, fell
+    near = np.where(selected(batch, "advantage") > 0, rose, fell)
     return ~within_total_variation(first, second, selected(batch, "advantage"), low, high), near
 
 

@@ -81,10 +81,13 @@ def _engine(batch: Batch) -> Engine:
 
 def _filters(arguments: Arguments) -> list[Mapping[str, Any]]:
     """The filters that the workers apply."""
+    return [] if arguments.get("recompute") else [one for one in _listed(arguments) if one.get("enabled", True)]
+
+
+def _listed(arguments: Arguments) -> list[Mapping[str, Any]]:
+    """The filters that are configured; a setting that is a mapping comes as the tuple of its items."""
     given: Any = arguments.get("filters")
-    if not isinstance(given, list | tuple) or arguments.get("recompute"):
-        return []
-    return [one for one in given if isinstance(one, Mapping) and one.get("enabled", True)]
+    return [dict(one) for one in given] if isinstance(given, tuple) else []
 
 
 def _within(found: Values, low: float, high: float) -> tuple[Flags, Flags]:
@@ -251,8 +254,7 @@ def _weight_capped(batch: Batch, arguments: Arguments) -> Values:
 def _filter_passes(batch: Batch, arguments: Arguments) -> Values:
     """How many positions the last filter of ``unit`` and ``kind`` lets pass: of the padded ones all, if an equal ratio passes."""
     unit, kind = word(arguments, "unit"), word(arguments, "kind")
-    chosen: Any = arguments.get("filters")
-    named = [one for one in chosen or [] if one.get("agg_type", "token") == unit and one.get(f"{kind}_enabled")]
+    named = [one for one in _listed(arguments) if one.get("agg_type", "token") == unit and one.get(f"{kind}_enabled")]
     if not named:
         return Values.plain(np.full(batch.n_sequences, np.nan))
     engine, last = _engine(batch), named[-1]

@@ -151,7 +151,7 @@ def _divergence(policy: _Policy, arguments: Arguments) -> tuple[Flags, Flags]:
     first, second, advantage = policy.logprob, policy.anchor, policy.advantage
     if word(arguments, "dppo", "binary_tv") == "binary_tv":
         change = np.exp(first) - np.exp(second)
-        near = (np.abs(change - high) < 4 * EPSILON32) | (np.abs(change + low) < 4 * EPSILON32)
+        near = np.abs(change - np.where(advantage > 0, high, -low)) < 4 * EPSILON32
         return within_total_variation(first, second, advantage, low, high) | (advantage == 0), near
     return within_binary_kl(first, second, advantage, low, high) | (advantage == 0), np.zeros(first.size, np.bool_)
 

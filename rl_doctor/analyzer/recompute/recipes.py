@@ -164,8 +164,15 @@ def setting(name: str, info: RunInfo, words: Mapping[str, str] | None = None) ->
 def _setting(name: str, info: RunInfo) -> Any:
     if name.startswith(_CONFIG):
         return getattr(info.config, name.removeprefix(_CONFIG))
-    found = nested(info.config.native, name.removeprefix(_NATIVE))
-    return None if isinstance(found, list | tuple) and not found else found  # an empty list asks for nothing
+    found = _fixed(nested(info.config.native, name.removeprefix(_NATIVE)))
+    return None if found == () else found  # an empty list asks for nothing
+
+
+def _fixed(value: Any) -> Any:
+    """A setting whose lists are tuples and whose mappings are tuples of their items, so that it can be a key."""
+    if isinstance(value, Mapping):
+        return tuple((name, _fixed(one)) for name, one in sorted(value.items()))
+    return tuple(map(_fixed, value)) if isinstance(value, list | tuple) else value
 
 
 def nested(native: Mapping[str, Any] | None, name: str) -> Any:

@@ -105,3 +105,9 @@ def test_a_changed_number_is_found(tmp_path: Path) -> None:
     name = next(name for name, case in CASES.items() if case["script"] == "train_ppo.py")
     wrong = 1.01 * CASES[name]["logged"]["critic_loss"]
     assert set(findings(run_of(name, tmp_path, critic_loss=wrong))) == {"critic_loss"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_number_that_is_wrong_is_found(name: str, tmp_path: Path) -> None:
+    wrong = {key: 1.5 * value + 0.1 for key, value in CASES[name]["logged"].items()}
+    assert set(findings(run_of(name, tmp_path, **wrong))) == set(wrong)

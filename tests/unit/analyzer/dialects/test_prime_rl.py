@@ -61,3 +61,10 @@ def test_a_changed_number_is_found(tmp_path: Path) -> None:
     mean = logged_in(GOLDEN, CASES["default"])["mismatch_kl/all/mean"]
     found = findings(run_of("default", tmp_path, **{"mismatch_kl/all/mean": 1.01 * mean}))
     assert set(found) == {"mismatch_kl/all/mean"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_number_that_is_wrong_is_found(name: str, tmp_path: Path) -> None:
+    wrong = {key: 1.5 * value + 0.1 for key, value in logged_in(GOLDEN, CASES[name]).items()}
+    run = run_of(name, tmp_path, **wrong)
+    assert set(findings(run)) == set(comparisons(run))

@@ -130,3 +130,11 @@ def test_a_changed_number_is_found(tmp_path: Path) -> None:
     logged = logged_in(GOLDEN, case)
     wrong = {"actor/policykl": -logged["actor/policykl"], "actor/kl_loss": logged["actor/kl_loss"]}
     assert set(findings(run_of(case, tmp_path, wrong))) == {"actor/policykl"}
+
+
+@pytest.mark.parametrize("name", ["filters at the workers, sequence", "sample masks, difficulty"])
+def test_every_number_that_is_wrong_is_found(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    wrong = {key: 1.5 * value + 0.1 for key, value in logged_in(GOLDEN, case).items() if key not in CRITIC}
+    run = run_of(case, tmp_path, wrong)
+    assert set(findings(run)) == set(comparisons(run))

@@ -103,3 +103,10 @@ def test_every_key_is_what_skyrl_made_of_the_same_tensors(name: str, tmp_path: P
 def test_a_changed_number_is_found(tmp_path: Path) -> None:
     right = logged_in(GOLDEN, CASES["defaults"])["policy/policy_kl"]
     assert set(findings(run_of("defaults", tmp_path, **{"policy/policy_kl": 1.01 * right}))) == {"policy/policy_kl"}
+
+
+@pytest.mark.parametrize("name", ["sequence tis, product mask, token mask", "gae, kl in reward"])
+def test_every_number_that_is_wrong_is_found(name: str, tmp_path: Path) -> None:
+    wrong = {key: 1.5 * value + 0.1 for key, value in logged_in(GOLDEN, CASES[name]).items()}
+    run = run_of(name, tmp_path, **wrong)
+    assert set(findings(run)) == set(comparisons(run))
