@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,8 +17,8 @@ from rl_doctor.analyzer.factors import plain_explanations
 from rl_doctor.analyzer.recompute.cells import RANK, Cells, Gathered, ranks_of
 from rl_doctor.analyzer.recompute.measures import Own, Varied
 from rl_doctor.analyzer.recompute.registry import Hypothesis, Logged
-from rl_doctor.analyzer.recompute.stages import Share, Summed
-from rl_doctor.analyzer.recompute.variations import definition, variations
+from rl_doctor.analyzer.recompute.stages import Summed
+from rl_doctor.analyzer.recompute.variations import COUNTED, definition, variations
 from rl_doctor.analyzer.reconcile import Plan
 from rl_doctor.analyzer.registry import Metric
 from rl_doctor.analyzer.rounding import log_rounding
@@ -31,10 +31,10 @@ from rl_doctor.store.metric_log import MetricLog
 Flags = NDArray[np.bool_]
 Steps = NDArray[np.int64]
 
-_PASSES: Final = 60
+_PASSES: Final = 25
 """Sums over the tokens of a step that the second pass may take, per step of the first."""
-_FEWEST, _MOST = 4, 48
-"""Rows of a log that are looked at for each key."""
+_FEW, _MOST = 3, 24
+"""Rows of a log at which all hypotheses are tried, and those at which the ones that are left are."""
 _RANKS: Final = 8
 _CELL_COLUMNS: Final = frozenset({*CELL, "is_padding", "tokens_dropped"})
 
@@ -98,12 +98,19 @@ class _Second:
         self._keys = {item.name: item for item in chosen.logged if item.name in items}
         self._varied, self._rolled, self._untried = self._variations()
         judged = self._judged(items, wrong)
-        most = max((len(item.steps) for item in items.values()), default=0)
+        most = max(len(item.steps) for item in items.values())
         shares = {share for varied in self._varied.values() for one in varied for share in one.shares}
-        rows = int(np.clip(_PASSES * most / max(len(shares), 1), _FEWEST, _MOST))
-        self._looked = _looked_at(items, judged, rows)
-        self._steps = self._steps_of_rows()
-        self._cells = self._gather(shares)
+        self._looked = _looked_at(judged, items, _MOST)
+        few = _looked_at({name: np.isin(items[name].steps, rows) for name, rows in self._looked.items()}, items,
+                         int(np.clip(_PASSES * most / max(len(shares), 1), 1, _FEW)))  # fmt: skip
+        first = self._gather(self._varied, self._steps_of(few))
+        self._values = {name: self._tried(items[name], key, first) for name, key in self._keys.items()}
+        left = {name: [one for one in found if _fits_somewhere(items[name], one)] for name, found in self._values.items()}
+        varied = {name: [one.varied for one in found] for name, found in left.items()}
+        self._cells = self._gather(varied, self._steps_of(self._looked))
+        for name, found in left.items():
+            for one in found:
+                one.values, one.slack = self._at_rows(items[name], self._keys[name], *_sums_of(self._cells, one.varied))
         self._series = self._engine()
 
     def _judged(self, items: Mapping[str, Comparison], wrong: Mapping[str, Flags]) -> dict[str, Flags]:
@@ -146,30 +153,33 @@ class _Second:
             untried[key].append(f"{name} (needs {', '.join(lacks)})")
         return bool(lacks)
 
-    def _steps_of_rows(self) -> frozenset[int]:
-        """Steps that the rows stand for."""
+    def _steps_of(self, looked: Mapping[str, Steps]) -> frozenset[int]:
+        """Steps that these rows of each key stand for."""
         steps: set[int] = set()
         for name, key in self._keys.items():
             starts, ends, _ = self._chosen.rows_of(key)
-            inside = np.isin(ends, self._looked[name])
+            inside = np.isin(ends, looked[name])
             for start, end in zip(starts[inside].tolist(), ends[inside].tolist(), strict=True):
                 steps.update(range(start + 1, end + 1))
         return frozenset(steps)
 
-    def _gather(self, shares: Collection[Share]) -> Cells:
-        """The sums of the second pass."""
-        gathered = Gathered()
-        names = {part for varied in self._varied.values() for one in varied for need in (*one.needs, *one.optional)
-                 for part in need.split("|")}  # fmt: skip
-        names |= _CELL_COLUMNS
+    def _gather(self, varied: Mapping[str, Sequence[Varied]], steps: frozenset[int]) -> Cells:
+        """The sums of hypotheses at some steps."""
+        gathered, every = Gathered(), [one for found in varied.values() for one in found]
+        names = {part for one in every for need in (*one.needs, *one.optional) for part in need.split("|")} | _CELL_COLUMNS
         if any(name in COLUMNS and COLUMNS[name].level == "token" for name in names):
             names |= {"response_mask", "loss_mask"}
         wanted = sorted(names & self._chosen.columns)
-        ordered = list(shares)
+        shares = list(dict.fromkeys(share for one in every for share in one.shares))
         with np.errstate(all="ignore"):
-            for batch in _Excerpt(self._source, self._steps).batches(wanted) if self._steps else ():
-                gathered.add(batch, ordered)
+            for batch in _Excerpt(self._source, steps).batches(wanted) if steps else ():
+                gathered.add(batch, shares)
         return gathered.finish()
+
+    def _tried(self, item: Comparison, key: Logged, cells: Cells) -> list[_Tried]:
+        """What each hypothesis of a key gives at the first few rows."""
+        varied = [*self._varied[item.name], *self._ranks_alone(key, cells)]
+        return [_Tried(one, *self._at_rows(item, key, *_sums_of(cells, one))) for one in varied]
 
     def _engine(self) -> Mapping[str, Series]:
         """What the engine gives of hypotheses about statistics: of tokens at these steps, of generation batches at all."""
@@ -180,8 +190,8 @@ class _Second:
                 made = entry_metrics(f"{name}: {one.name}", self._keys[name].unit, one.reduction, one.entries)
                 (rollout if one.reduction.level == "rollout" else token).extend(made)
         found: dict[str, Series] = {}
-        if token and self._steps:
-            found |= analyze(_Excerpt(self._source, self._steps), [], token).series
+        if token:
+            found |= analyze(_Excerpt(self._source, self._steps_of(self._looked)), [], token).series
         if rollout:
             found |= analyze(self._source, [], rollout).series
         return found
@@ -193,13 +203,10 @@ class _Second:
         sign, *factors = plain_explanations(item, self._chosen, self._cells, looked)
         found = [sign, *factors]
         if key is not None:
-            varied = self._varied[item.name]
-            values = [one for one in varied if isinstance(one.stages, Own) and one.stages.how == "mean" and not one.only]
-            stages = [*(one for one in varied if one not in values), *self._ranks_alone(key)]
-            found = [
-                sign, *self._of_statistics(item, key), *self._of_sums(item, key, values), *factors,
-                *self._of_sums(item, key, stages),
-            ]  # fmt: skip
+            tried = self._values[item.name]
+            values = [one.explanation for one in tried if not one.staged]
+            stages = [one.explanation for one in tried if one.staged]
+            found = [sign, *self._of_statistics(item, key), *values, *factors, *stages]
         rounding = log_rounding(item.logged)
         explanations = tuple(replace(one, tolerance=one.tolerance + rounding) for one in found)
         return replace(item, explanations=explanations, looked=looked, untried=tuple(self._untried.get(item.name, ())))
@@ -210,18 +217,15 @@ class _Second:
             if series is not None:
                 yield Explanation(one.name, one.sentence, *self._at_rows(item, key, *series))
 
-    def _ranks_alone(self, key: Logged) -> Iterator[Varied]:
+    def _ranks_alone(self, key: Logged, cells: Cells) -> Iterator[Varied]:
         own = definition(key)
         if own is None or not self._varied[key.name]:
             return
-        for rank in ranks_of(self._cells, _RANKS):
-            yield replace(own, name=f"rank {rank} only", sentence=f"is that of rank {rank} alone", only=f"{RANK}{rank}")
-
-    def _of_sums(self, item: Comparison, key: Logged, varied: Iterable[Varied]) -> Iterator[Explanation]:
-        for one in varied:
-            found = self._cells.per_step(one)
-            sums = (found.total, found.number, found.tolerance)
-            yield Explanation(one.name, one.sentence, *self._at_rows(item, key, found.steps, sums))
+        counted = [one for one in self._varied[key.name] if one.name == f"mean over ranks{COUNTED}"]
+        for rank in ranks_of(cells, _RANKS):
+            for base, mark in ((own, ""), *((one, COUNTED) for one in counted)):
+                name, sentence = f"rank {rank} only{mark}", f"is that of rank {rank} alone"
+                yield replace(base, name=name, sentence=sentence, stages=own.stages, only=f"{RANK}{rank}")
 
     def _at_rows(self, item: Comparison, key: Logged, steps: Steps, sums: tuple[Floats, Floats, Floats]) -> tuple[Floats, Floats]:
         """Values and tolerances at the steps of the comparison, NaN where they were not looked at."""
@@ -236,17 +240,45 @@ def _as_varied(one: Hypothesis, reads: Summed) -> Varied:
     return Varied(one.name, one.sentence, reads.shares, Own(reads.columns, one.entries), reads.needs, reads.optional)
 
 
-def _looked_at(items: Mapping[str, Comparison], wrong: Mapping[str, Flags], rows: int) -> dict[str, Steps]:
-    """For each key the rows to look at: ``rows`` of those at which any differs, and some more of its own if that are too few."""
+@dataclass(slots=True, eq=False)
+class _Tried:
+    """A hypothesis about sums, and what it gives at the rows of the log that were looked at, each ``[n]``."""
+
+    varied: Varied
+    values: Floats
+    slack: Floats
+
+    @property
+    def staged(self) -> bool:
+        """Whether it exchanges the stages, or takes a part of the step."""
+        stages = self.varied.stages
+        return not isinstance(stages, Own) or stages.how != "mean" or bool(self.varied.only)
+
+    @property
+    def explanation(self) -> Explanation:
+        """The hypothesis as an explanation."""
+        return Explanation(self.varied.name, self.varied.sentence, self.values, self.slack)
+
+
+def _sums_of(cells: Cells, one: Varied) -> tuple[Steps, tuple[Floats, Floats, Floats]]:
+    found = cells.per_step(one)
+    return found.steps, (found.total, found.number, found.tolerance)
+
+
+def _fits_somewhere(item: Comparison, one: _Tried) -> bool:
+    """Whether a hypothesis equals the log at one of the rows that were looked at."""
+    return bool((np.abs(item.logged - one.values) <= one.slack + log_rounding(item.logged)).any())
+
+
+def _looked_at(wrong: Mapping[str, Flags], items: Mapping[str, Comparison], rows: int) -> dict[str, Steps]:
+    """For each key the rows to look at: ``rows`` of those at which any differs, or of its own where these are none of them."""
     every = np.unique(np.concatenate([items[name].steps[flags] for name, flags in wrong.items()]))
     common = _spread(every, rows)
     found = {}
     for name, flags in wrong.items():
         own = items[name].steps[flags]
         chosen = np.intersect1d(own, common)
-        if len(chosen) < min(_FEWEST, len(own)):
-            chosen = np.union1d(chosen, _spread(own, _FEWEST))
-        found[name] = chosen
+        found[name] = chosen if len(chosen) >= min(rows, _FEW, len(own)) else np.union1d(chosen, _spread(own, min(rows, _FEW)))
     return found
 
 

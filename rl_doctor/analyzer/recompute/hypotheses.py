@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from rl_doctor.analyzer.recompute.measures import Part
-from rl_doctor.analyzer.recompute.other_values import Differences, as_tokens, estimates, parts
 from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis
-from rl_doctor.analyzer.recompute.stages import Share, Terms, sums_by
-from rl_doctor.analyzer.registry import Reduction
+from rl_doctor.analyzer.recompute.stages import Terms, sums_by
 from rl_doctor.analyzer.states import Keyed
 
 Staged = Callable[[Terms], Callable[[Keyed], Entries]]
@@ -34,19 +32,3 @@ def parted(
         return Hypothesis(part.name, part.sentence, reduction, staged(((0, 1.0),)))
 
     return tuple(map(hypothesis, others))
-
-
-def other_estimators(difference: Differences, *configured: str) -> tuple[Part, ...]:
-    """Means of the other estimates than those ``configured``, which the definition uses or for which a twin stands."""
-    return parts(as_tokens, estimates(difference, *configured))
-
-
-def other_means(_share: Share, *, additive: bool = True) -> tuple[Part, ...]:  # noqa: ARG001
-    """None: other tokens and rows are tried for every key."""
-    return ()
-
-
-def other_stages(entries: Callable[[Keyed], Entries], reduction: Reduction) -> Hypothesis:
-    """All tokens of a step alike, from the key's own sums."""
-    sentence = "weighs every token of the step alike, instead of averaging the means of its micro-batches"
-    return Hypothesis("tokens weighted over micro-batches", sentence, reduction, entries)

@@ -92,9 +92,19 @@ def remasked(share: Share, name: str, *, recounted: bool) -> Share:
 
 
 def _padding_counted(share: Share, *, recounted: bool) -> Share:
-    """One position late, where what lies behind the last position counts as 0: as many tokens as under the mask itself."""
+    """One position late, where a padding position behind the last token counts as 0."""
     late = remasked(share, _LATE, recounted=recounted)
-    return lambda batch: replace(late(batch), weights=share(batch).weights)
+
+    def other(batch: Batch) -> Shares:
+        found, mask, lengths = late(batch), _mask(batch), np.diff(batch.splits)
+        width = batch.get("padded_width")
+        room = np.ones(batch.n_sequences, np.bool_) if width is None else (width > lengths) | ~known(width)
+        behind = np.zeros(batch.n_sequences, np.int64)
+        behind[lengths > 0] = mask[batch.splits[1:][lengths > 0] - 1]
+        weights = found.weights + behind * room if found.weights.any() else found.weights
+        return replace(found, weights=weights)
+
+    return other
 
 
 def other_masks(own: Varied) -> Iterator[Varied]:
@@ -111,7 +121,8 @@ def other_masks(own: Varied) -> Iterator[Varied]:
             told = f"{sentence}, divided by the number of those"
             yield masked(f"{name} (recounted)", told, partial(remasked, name=name, recounted=True), more)
     sentence = f"{_MASKS[_LATE][0]}, where padding counts as 0"
-    yield masked(f"{_LATE} (padding counted)", sentence, partial(_padding_counted, recounted=recounts))
+    padded = masked(f"{_LATE} (padding counted)", sentence, partial(_padding_counted, recounted=recounts))
+    yield replace(padded, optional=(*padded.optional, "padded_width"))
     yield from other_counts(own)
 
 

@@ -13,6 +13,9 @@ from rl_doctor.analyzer.recompute.other_masks import other_counts, other_masks, 
 from rl_doctor.analyzer.recompute.registry import Logged
 from rl_doctor.analyzer.recompute.stages import MICROBATCH, MINIBATCH, Summed
 
+COUNTED: Final = " (recounted)"
+"""What the names of variations end with that count the mask's own tokens where a recorded number of them divides."""
+
 
 def definition(item: Logged) -> Varied | None:
     """The key with nothing exchanged; None for one that is no sum over the sequences of parts of a step."""
@@ -32,7 +35,7 @@ def variations(item: Logged) -> tuple[Varied, ...]:
         # Divided by a recorded number of tokens its parts add up; a trainer that means them counts their own.
         counted = replace(own, shares=tuple(map(recounted, own.shares)), optional=("is_padding",))
         more = (*other_counts(counted), *other_rows(counted), *_other_stages(counted))
-        found += [replace(one, name=f"{one.name} (recounted)") for one in more]
+        found += [replace(one, name=one.name + COUNTED) for one in more]
     return tuple(found)
 
 

@@ -120,8 +120,8 @@ def test_a_nan_entry_is_left_out_as_the_trainer_leaves_it_out() -> None:
     ("change", "words"),
     [
         ({"trainer": None}, "not known"),
-        ({"trainer_version": "0.8.0"}, "trl 0.8.0"),
-        ({"algorithm": "dpo"}, "not known"),
+        ({"trainer": "other", "trainer_version": "0.8.0"}, "other 0.8.0"),
+        ({"algorithm": "dpo"}, "not recorded completely"),
         ({"writing_ranks": (0,)}, "not recorded completely"),
         ({"config": RunConfig()}, "not recorded completely"),
     ],
