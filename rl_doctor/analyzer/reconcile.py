@@ -172,7 +172,7 @@ def compare(chosen: Plan, series: Mapping[str, Series], partial_steps: Steps | N
     """
     partial = np.empty(0, np.int64) if partial_steps is None else partial_steps
     series = with_others(series, chosen.others)
-    found = [_windowed(item, chosen, series, partial) for item in chosen.logged]
+    found = [_settled(item, chosen, series, partial) for item in chosen.logged]
     found += [_stepwise(item, chosen, series, partial) for item in chosen.canonical]
     return tuple(item for item in found if item is not None and len(item.steps))
 
@@ -185,8 +185,14 @@ def sampled_out(chosen: Plan, compared: Collection[Comparison]) -> tuple[str, ..
 
 
 def _parts(item: Logged) -> list[Metric]:
-    """The entries of a key as metrics of the engine."""
-    return entry_metrics(item.name, item.unit, item.reduction, item.entries)
+    """The entries of a key, under each of its meanings, as metrics of the engine."""
+    meanings = zip(_labels(item), (item, *item.instead), strict=True)
+    return [metric for label, one in meanings for metric in entry_metrics(label, one.unit, one.reduction, one.entries)]
+
+
+def _labels(item: Logged) -> list[str]:
+    """A label for each meaning of a key, the first that of the key itself."""
+    return [item.name, *(f"{item.name} ({at})" for at in range(1, len(item.instead) + 1))]
 
 
 def _rows() -> Metric:
@@ -195,8 +201,19 @@ def _rows() -> Metric:
     return Metric(_RECORDED, "sequences", counted, lambda state: float(state.count), "", "")
 
 
-def _windowed(item: Logged, chosen: Plan, series: Mapping[str, Series], partial_steps: Steps) -> Comparison | None:
-    found = entry_series(item.name, series)
+def _settled(item: Logged, chosen: Plan, series: Mapping[str, Series], partial_steps: Steps) -> Comparison | None:
+    """The comparison of a key; of one with several meanings that of the first which is equal at every step, if any is."""
+    if not item.instead:
+        return _windowed(item, item.name, chosen, series, partial_steps)
+    for label, one in zip(_labels(item), (item, *item.instead), strict=True):
+        found = _windowed(one, label, chosen, series, partial_steps)
+        if found is not None and (np.abs(found.logged - found.recomputed) <= found.tolerance).all():
+            return found
+    return None
+
+
+def _windowed(item: Logged, label: str, chosen: Plan, series: Mapping[str, Series], partial_steps: Steps) -> Comparison | None:
+    found = entry_series(label, series)
     if found is None:
         return None
     starts, ends, logged = chosen.rows_of(item)

@@ -26,7 +26,8 @@ _PARTS: Final = (
 )  # fmt: skip
 
 _PER_MICRO: Final = "per micro-batch, over sum m + 1e-8; plain mean over micro-batches and ranks, then over mini-batches"
-_PER_MICRO_OLD: Final = "per micro-batch, over sum m + 1e-8; plain mean over the micro-batches of all ranks (0.5: of rank 0)"
+_FIRST_RANK: Final = "per micro-batch, over sum m + 1e-8; plain mean over the micro-batches of rank 0"
+_PER_MICRO_OLD: Final = "per micro-batch, over sum m + 1e-8; plain mean over the micro-batches of all ranks"
 _AGG: Final = (
     "aggregated: token-mean sum / N, token-sum, seq-mean-token-sum sum_i / B, seq-mean-token-mean sum_i (sum_t / n_i) / B, -norm "
     "also over loss_scale_factor or the micro-batch's width; N the mini-batch's loss_mask tokens, B its rows; an empty row "
@@ -257,7 +258,8 @@ def _actor() -> Iterator[Name]:
          "share where A < 0 and the clipped loss is above -A c; dppo: r > c, kept; geo_mean: x out of range, A < 0; 0 else"),
     ):  # fmt: skip
         measured = native == "actor/ppo_kl"
-        yield Name(native, metric, measured=measured, until=EIGHT, definition=exact(f"{formula}; {_PER_MICRO_OLD}"))
+        yield Name(native, metric, measured=measured, until=SIX, definition=exact(f"{formula}; {_FIRST_RANK}"))
+        yield Name(native, metric, measured=measured, since=SIX, until=EIGHT, definition=exact(f"{formula}; {_PER_MICRO_OLD}"))
         yield Name(native, metric, measured=measured, since=EIGHT, definition=exact(f"{formula}; {_PER_MICRO}"))
         yield Name(native, metric, measured=measured, definition=absent("is averaged in another way by version", formula))
     yield from _over_versions("actor/pg_loss", "policy.loss_pg", f"{_LOSS}; {_ITSELF}", f"; {_IN_PLACE}")
@@ -281,11 +283,10 @@ def _names() -> Iterator[Name]:
     setting, clock = absent("is a setting"), absent("is measured by a clock or of the hardware")
     outside = absent("is of gradients or of the optimizer, not of tokens")
     yield from _batch()
-    mean = exact(f"mean of v; {_PER_MICRO_OLD}")
-    yield Name("critic/vpred_mean", "value.mean", definition=mean)
+    yield from _by("critic/vpred_mean", "value.mean", f"mean of v; {_FIRST_RANK}", SIX, f"mean of v; {_PER_MICRO_OLD}")
     yield from _critic_loss()
-    clipped = exact(f"share where the clipped error is the larger one; {_PER_MICRO_OLD}")
-    yield Name("critic/vf_clipfrac", "value.clip_frac", definition=clipped)
+    clipped = "share where the clipped error is the larger one"
+    yield from _by("critic/vf_clipfrac", "value.clip_frac", f"{clipped}; {_FIRST_RANK}", SIX, f"{clipped}; {_PER_MICRO_OLD}")
     yield from _actor()
     yield Name("critic/kl", "ref.kl", definition=absent("is logged by versions before 0.5 only"))
     yield Name("batch/solve_none", None, definition=absent("is of recipes beside verl"))

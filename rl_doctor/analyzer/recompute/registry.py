@@ -84,6 +84,8 @@ class Logged:
         window: how the entries since the last log become one number: "mean" over entries, "per_step" their sum over the
             number of steps, "step" the mean over entries of the logged step alone.
         hypotheses: makes known ways to get it wrong, the most specific first; asked only where the logged number is another.
+        instead: the same key as other versions define it, where the run's description leaves open which it was. Of all these
+            the first is compared that is equal to what was logged at every step; where none is, the key is not.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Logged:
     entries: Callable[[Any], Entries]
     window: Window = "mean"
     hypotheses: Callable[[], tuple[Hypothesis, ...]] = tuple
+    instead: tuple[Logged, ...] = ()
 
 
 Keys = Callable[[RunInfo, Collection[str], Collection[str]], tuple[Logged, ...]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from rl_doctor.analyzer.derive import Floats, column_sums, derived, per_sequence_sums, selected
 from rl_doctor.analyzer.dialects.registry import bounds_of, matching, plain
 from rl_doctor.analyzer.dialects.verl import VERL
+from rl_doctor.analyzer.engine import lacking
 from rl_doctor.analyzer.recompute import verl_batch, verl_correction
 from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged, at_least, dialect
 from rl_doctor.analyzer.recompute.stages import MINIBATCH, Flags, Shares, sums_by, token_shares
@@ -74,12 +76,17 @@ def verl(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
     eras = eras_of(info.trainer_version, info.config.native or {}, names)
     if info.partial or not eras:
         return ()
-    found = [item for item in _logged(info, eras[-1], columns) if item.name in names]
-    if len(eras) > 1:  # what is the same in all of them
-        bounds = bounds_of(info.trainer_version)
-        settled = [item.native for item in VERL.names if item.definition and item.definition.proof and bounds.within(item)]
-        found = [item for item in found if any(matching(native, (plain(item.name),)) for native in settled)]
-    return tuple(found)
+    newest = {item.name: item for item in _logged(info, eras[-1], columns) if item.name in names}
+    if len(eras) == 1:
+        return tuple(newest.values())
+    bounds = bounds_of(info.trainer_version)
+    settled = [item.native for item in VERL.names if item.definition and item.definition.proof and bounds.within(item)]
+    found = {name: item for name, item in newest.items() if any(matching(native, (plain(name),)) for native in settled)}
+    meanings: dict[str, list[Logged]] = {}
+    for item in chain(newest.values(), *(_logged(info, era, columns) for era in reversed(eras[:-1]))):
+        if item.name in names and item.name not in found and not lacking(item.reduction.needs, columns, info.config):
+            meanings.setdefault(item.name, []).append(item)
+    return (*found.values(), *(replace(first, instead=tuple(rest)) for first, *rest in meanings.values()))
 
 
 def _logged(info: RunInfo, era: Era, columns: Collection[str]) -> list[Logged]:

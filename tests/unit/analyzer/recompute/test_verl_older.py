@@ -72,6 +72,15 @@ def compared(version: str, name: str, as_version: str | None = None) -> tuple[di
     return logged, compare(run)
 
 
+def test_where_no_definition_fits_nothing_is_said() -> None:
+    case = golden("0.6.1")["scenarios"]["token-mean"]
+    logged = {"actor/pg_loss": {1: 7.0}, "critic/advantages/max": {1: 7.0}}
+    run = Memory(rows_of(case), info(">=0.5,<0.8", case["native"]), log(logged))
+    found = compare(run)
+    assert set(found) == {"critic/advantages/max"}
+    assert off(found["critic/advantages/max"])
+
+
 def off(item: Comparison) -> bool:
     return bool((np.abs(item.logged - item.recomputed) > item.tolerance).any())
 
@@ -86,3 +95,16 @@ def test_what_the_version_logged_is_recomputed(version: str, name: str) -> None:
     tight = [item for key, item in found.items() if key in TIGHT and item.logged[0] != 0]
     assert len(tight) >= 2
     assert all((item.tolerance <= 1e-5 * np.maximum(1.0, np.abs(item.logged))).all() for item in tight)
+
+
+DEPENDENT = {"actor/pg_loss", "actor/kl_loss", "actor/ppo_kl", "actor/pg_clipfrac", "critic/vf_loss", "actor/entropy"}
+
+
+@pytest.mark.parametrize(("version", "bounds"), [("0.5.0", ">=0.5,<0.7"), ("0.6.1", ">=0.5,<0.8"), ("0.7.1", ">=0.6,<0.9")])
+@pytest.mark.parametrize("name", ["token-mean", "seq-mean-token-sum-norm, none empty", "one mini-batch, entropy"])
+def test_where_the_version_is_open_the_definition_that_fits_is_taken(version: str, bounds: str, name: str) -> None:
+    _, told = compared(version, name)
+    _, found = compared(version, name, bounds)
+    for key in DEPENDENT & set(told):
+        assert key in found, key
+        assert not off(found[key]), key
