@@ -111,3 +111,16 @@ def test_a_changed_number_is_found(tmp_path: Path) -> None:
 def test_every_number_that_is_wrong_is_found(name: str, tmp_path: Path) -> None:
     wrong = {key: 1.5 * value + 0.1 for key, value in CASES[name]["logged"].items()}
     assert set(findings(run_of(name, tmp_path, **wrong))) == set(wrong)
+
+
+def test_what_the_console_says_is_the_same_rounded(tmp_path: Path) -> None:
+    case = next(case for case in CASES.values() if case["script"] == "train_grpo.py")
+    own = case["logged"]
+    said = {
+        "Reward": round(own["reward"], 4),
+        "Actor Loss": round(own["policy_loss"], 4),
+        "Avg Response Len": round(own["avg_response_len"], 2),
+    }
+    run = recorded(tmp_path / "run", info_of(case), {1: (rows_of(case), said)})
+    assert set(comparisons(run)) == set(said)
+    assert not findings(run)
