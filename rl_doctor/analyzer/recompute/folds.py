@@ -110,12 +110,12 @@ def total(values: Iterable[float]) -> float:
 NO_PIECES: Final = Pieces(np.zeros(0, np.int64), np.zeros((3, 0)), np.zeros(0, np.int64))
 
 
-def folded(fold: Fold) -> Callable[[Terms], Callable[[Keyed], Entries]]:
-    """Which averages to add up -> how the sums of the finest parts, keyed by ``CELL``, become the entries of a step."""
+def folded(fold: Fold, columns: tuple[str, ...] = CELL) -> Callable[[Terms], Callable[[Keyed], Entries]]:
+    """Which averages to add up -> how the sums of parts, keyed by ``columns``, become the entries of a step."""
 
     def staged(terms: Terms = ()) -> Callable[[Keyed], Entries]:
         def entries(state: Keyed) -> Entries:
-            kept = [CELL.index(column) for column in fold.apart]
+            kept = [columns.index(column) for column in fold.apart]
             parts: dict[tuple[int, ...], Sums] = {}
             for key, sums in state.groups.items():
                 place = tuple(key[at] for at in kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,6 +25,14 @@ class Given:
 
     name: str
     arguments: Arguments
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The same for the same quantity with the same arguments."""
+        parts = (
+            (name, value.key if isinstance(value, Given) else (type(value), value)) for name, value in self.arguments.items()
+        )
+        return self.name, *sorted(parts, key=lambda part: part[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +79,9 @@ class Quantity:
     rows: bool = False
 
 
+_MOST_KEPT: Final = 24
+_MOST_NUMBERS: Final = 1 << 22
+"""Quantities of a batch that are kept, and tokens of all of them."""
 _QUANTITIES: Final[dict[str, Quantity]] = {}
 
 
@@ -103,8 +114,17 @@ def find_quantity(name: str) -> Quantity:
 
 
 def evaluated(batch: Batch, given: Given) -> Values:
-    """A quantity of a batch."""
-    return find_quantity(given.name).function(batch, given.arguments)
+    """A quantity of a batch; the last few are kept, as keys that follow each other are made of the same ones."""
+    kept: dict[tuple[Any, ...], Values] = batch.scratch.setdefault(evaluated, {})
+    key = given.key
+    found = kept.pop(key, None)
+    if found is None:
+        found = find_quantity(given.name).function(batch, given.arguments)
+        most = min(_MOST_KEPT, _MOST_NUMBERS // max(batch.n_tokens, 1))
+        while kept and len(kept) >= max(most, 1):
+            del kept[next(iter(kept))]
+    kept[key] = found
+    return found
 
 
 def inner(arguments: Arguments, name: str) -> Given:
@@ -195,7 +215,8 @@ def estimated(x: Floats, kind: str) -> Values:
     if kind == "k3":
         with np.errstate(over="ignore", invalid="ignore"):
             value = k3(x)
-            return Values(value, k3_size(x, value))
+            rounded = EPSILON32 / TOLERANCE * np.abs(x) * np.exp(x)  # of the difference that is exponentiated
+            return Values(value, k3_size(x, value) + 0.5 * rounded)
     return Values.plain(_ESTIMATES[kind](x))
 
 
@@ -231,7 +252,12 @@ def _estimate(batch: Batch, arguments: Arguments) -> Values:
     bound = number(arguments, "most")
     if bound is None:
         return found
-    return Values(np.clip(found.values, -bound, bound), np.minimum(found.sizes, bound + 1.0))
+    return bounded(found, bound)
+
+
+def bounded(found: Values, most: float) -> Values:
+    """Values kept within [-most, most]; of those that are, nothing is rounded away."""
+    return Values(np.clip(found.values, -most, most), np.where(np.abs(found.values) < most, found.sizes, most), found.near)
 
 
 @quantity("surrogate", lambda a: (*pair(a), *advantage_column(a)), difference=difference)

@@ -19,6 +19,7 @@ from rl_doctor.analyzer.recompute.quantities import (
     Values,
     advantage_column,
     advantage_of,
+    bounded,
     close,
     difference,
     estimated,
@@ -123,7 +124,7 @@ def _reference(arguments: Arguments) -> tuple[str, ...]:
 def _reference_kl(batch: Batch, arguments: Arguments) -> Values:
     """Estimate ``kind`` of the KL to the reference policy; ``input`` bounds the log-ratio, ``most`` the estimate.
 
-    With ``weighted`` it is multiplied by exp(logprob - ``sampler``) before it is bounded. slime calls k3 within 10 nat low_var_kl.
+    With ``weighted`` it is times exp(logprob - ``sampler``) before it is bounded. slime calls k3 within 10 nat low_var_kl.
     """
     x = selected(batch, "ref_logprob") - selected(batch, "logprob")
     limit, kind, most = number(arguments, "input"), word(arguments, "kind", "k1"), number(arguments, "most")
@@ -137,9 +138,7 @@ def _reference_kl(batch: Batch, arguments: Arguments) -> Values:
         with np.errstate(over="ignore", invalid="ignore"):
             value = found.values * ratio.values
             found = Values(value, found.sizes * ratio.values + np.abs(found.values) * ratio.sizes)
-    if most is None:
-        return found
-    return Values(np.clip(found.values, -most, most), np.minimum(found.sizes, most + 1.0))
+    return found if most is None else bounded(found, most)
 
 
 @quantity("sampled_entropy", pair, difference=difference)

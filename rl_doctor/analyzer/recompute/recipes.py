@@ -44,6 +44,8 @@ _MAYBE: Final = "?"
 _MASKS: Final = ("is_padding", "response_mask")
 _TOLD: Final = ("minibatch", "microbatch")
 """Columns of ``CELL`` that a run has unless nothing is known of its parts; without the others there is one rank, one pass."""
+_POOLED: Final = ("epoch",)
+"""What tells parts apart where nothing has to: a column that most runs have one value of in a step."""
 _UNKNOWN: Final = object()
 _NUMPY: Final[Mapping[str, Callable[[Floats], Any]]] = {
     "mean": np.mean, "sum": np.sum, "max": np.max, "min": np.min, "median": np.median,
@@ -242,7 +244,7 @@ def _of_mask(batch: Batch, made: Made) -> tuple[Batch, Floats | None]:
         masked = batch.scratch[key]
     if where is None:
         return masked, None
-    condition = ("where", where)
+    condition = ("where", where.key)
     if condition not in masked.scratch:
         found = evaluated(masked, where)
         chosen = np.zeros(masked.n_tokens, np.bool_)
@@ -286,8 +288,9 @@ def _staged(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
     if made.recipe.per:
         return _pieced(made)
 
-    reduction = sums_by(CELL, _share_of(made), needs=made.needs, optional=_MASKS)
-    return replace(reduction, needs=made.needs), folded(made.recipe.fold)(())
+    by = tuple(column for column in CELL if column in made.recipe.fold.apart) or _POOLED
+    reduction = sums_by(by, _share_of(made), needs=made.needs, optional=_MASKS)
+    return replace(reduction, needs=made.needs), folded(made.recipe.fold, by)(())
 
 
 def _pieced(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
