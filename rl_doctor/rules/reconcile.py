@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,9 @@ from rl_doctor.rules.view import View
 
 Flags = NDArray[np.bool_]
 
-_MOST_NAMED = 6
+_MOST_NAMED: Final = 6
+_MOST_REJECTED: Final = 12
+"""Explanations that are listed, of those that fit as well and of those that do not."""
 
 
 @rule(
@@ -92,7 +95,8 @@ def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float
     told = [fit for fit in tried if fit.fits(share)]
     fitting = [fit for fit in told if not fit.explanation.approximate]
     rejected = list(dict.fromkeys(fit.explanation.name for fit in tried if fit not in told))
-    ruled_out = (f"{item.name}: {', '.join(rejected)}",) if rejected else ()
+    more = f" and {len(rejected) - _MOST_REJECTED} more" if len(rejected) > _MOST_REJECTED + 1 else ""
+    ruled_out = (f"{item.name}: {', '.join(rejected[:_MOST_REJECTED] if more else rejected)}{more}",) if rejected else ()
     if fitting:
         return _named(item, fitting), ruled_out
     none = f"The logged {item.name} matches none of the {len(tried)} known ways to compute it; the code computes something else."

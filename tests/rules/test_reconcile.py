@@ -111,6 +111,14 @@ def test_what_reproduces_the_log_is_the_cause_and_what_does_not_is_ruled_out() -
     assert finding.unchecked == ("kl: padded (needs padded_width)",)
 
 
+def test_of_many_that_do_not_fit_the_first_are_listed() -> None:
+    known = tuple(explanation(f"power {number}", TRUE**number) for number in range(3, 30))
+    (finding,) = judge(replace(comparison(TRUE**2), explanations=known)).findings
+    names = ", ".join(f"power {number}" for number in range(3, 15))
+    assert finding.ruled_out == (f"kl: {names} and 15 more",)
+    assert "matches none of the 27 known ways" in finding.cause
+
+
 @pytest.mark.parametrize(("wrong", "named"), [(1, True), (2, False)])
 def test_an_explanation_may_miss_few_steps(wrong: int, named: bool) -> None:
     other = TRUE**2
