@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from rl_doctor.analyzer.dialects.recognise import find_trainer
 from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
@@ -191,7 +190,7 @@ def _clamp(view: View, limits: Limits) -> Iterator[Hit]:
 
 def _cap(view: View, limits: Limits) -> Iterator[Hit]:
     """A truncated importance weight is not above what it is truncated at."""
-    known = find_trainer(view.info.trainer)
+    known = view.trainer
     for name, settings in ({} if known is None else known.caps).items():
         caps = [cap for setting in settings if (cap := _setting(view.config.native, setting)) is not None]
         rows = _rows(view, name)
@@ -215,7 +214,7 @@ def _setting(native: Mapping[str, Any] | None, path: str) -> float | None:
 
 def _advantage(view: View, limits: Limits) -> Iterator[Hit]:
     """A deviation from the group's mean is bounded in units of the group's standard deviation."""
-    config, known = view.config, find_trainer(view.info.trainer)
+    config, known = view.config, view.trainer
     size = max(config.group_size or 0, *(int(one.values.max()) for one in (view.get("group.size_max"),) if one is not None), 0)
     others = (config.native or {}).get("multi_objective_aggregation") == "normalize_then_sum"
     if config.adv_norm != "group" or config.adv_estimator not in {None, "grpo"} or size < 2 or others:
@@ -275,7 +274,7 @@ def _margin(view: View, limits: Limits) -> Iterator[Hit]:
 
 def _total_loss(view: View, limits: Limits) -> Iterator[Hit]:
     """The loss is the policy loss minus the entropy bonus plus the KL term, where the trainer defines it so."""
-    config, known = view.config, find_trainer(view.info.trainer)
+    config, known = view.config, view.trainer
     if known is None or not known.loss_adds_up or config.loss_agg not in {None, "token-mean"}:
         return
     penalty = next((name for name in KL_REFERENCE if view.get(name) is not None), KL_REFERENCE[-1])

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rl_doctor.analyzer.comparison import Comparison
+from rl_doctor.analyzer.dialects.recognise import find_trainer
+from rl_doctor.analyzer.dialects.registry import Trainer
 from rl_doctor.analyzer.series import Series
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.facts import StoreFacts
@@ -38,6 +40,11 @@ class View:
     def config(self) -> RunConfig:
         """The run's configuration, in canonical terms."""
         return self.info.config
+
+    @property
+    def trainer(self) -> Trainer | None:
+        """The table of the run's trainer, or None where it is none of ours."""
+        return find_trainer(self.info.trainer)
 
     def narrowed(self, names: Iterable[str]) -> View:
         """The same run with these metrics only (a prefix that ends in a dot stands for all that start with it)."""
