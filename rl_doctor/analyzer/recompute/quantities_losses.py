@@ -11,7 +11,6 @@ from rl_doctor.analyzer.formulas.segments import segment_extremes
 from rl_doctor.analyzer.recompute.quantities import (
     Arguments,
     Values,
-    close,
     evaluated,
     flagged,
     inner,
@@ -185,9 +184,3 @@ def _square(batch: Batch, arguments: Arguments) -> Values:
     """The square of the log-ratio."""
     x = log_ratio(batch, arguments)
     return Values(x.values**2, x.values**2)
-
-
-def bound_flags(values: Floats, low: float | None, high: float | None) -> tuple[Flags, Flags]:
-    """Where values are below ``low`` or above ``high``, and where float32 cannot tell; None for no bound; each ``[n]``."""
-    below, above = -np.inf if low is None else low, np.inf if high is None else high
-    return (values < below) | (values > above), close(values, below, above)
