@@ -82,7 +82,7 @@ def advantages(given: dict[str, Any]) -> dict[str, Any]:
     rewards = torch.arange(rows).float().sin() * 3.0
     found: dict[str, Any] = {"rows": kept.nonzero()[:rows, 0].tolist(), "rewards": rewards.tolist()}
     for kind in ESTIMATORS:
-        settings = {"rollout": {"n_samples_per_prompt": GROUP}, "reward": {"clip_range": (-1.0, 2.0)}, "algo": {}}
+        settings: dict[str, Any] = {"rollout": {"n_samples_per_prompt": GROUP}, "reward": {"clip_range": (-1.0, 2.0)}, "algo": {}}
         settings["algo"] = {"advantage": {"estimator": kind, "gamma": 1.0, "lambd": 0.9, "no_std_norm": False}}
         settings["reward"] |= {"overlong_buffer_len": None, "stop_properly_penalty_coef": None}
         args = json.loads(json.dumps(settings), object_hook=lambda part: SimpleNamespace(**part))
