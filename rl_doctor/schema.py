@@ -327,7 +327,7 @@ MEMBERS: Final[Mapping[str, Setting]] = MappingProxyType({
         "Trainer that made the run.",
         words=("trl", "verl", "openrlhf", "nemo-rl", "slime", "areal", "skyrl", "torchtune", "custom"),
     ),
-    "trainer_version": Setting("Its version."),
+    "trainer_version": Setting("Its version, or bounds of it: `>=0.8,<0.9`."),
     "algorithm": Setting(
         "What it trained by.",
         words=(
