@@ -21,7 +21,7 @@ from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.store.batch import Batch
 
 if TYPE_CHECKING:
-    from rl_doctor.analyzer.recompute.recipes import Made
+    from rl_doctor.analyzer.recompute.configured import Made
 
 Reduced = Callable[["Made"], tuple[Reduction, Callable[[Any], Entries]]]
 ShareOf = Callable[["Made", "Valued | None"], Share]

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, derived, per_sequence_sums, selected_splits, selection
-from rl_doctor.analyzer.dialects.recipes import CELL, Argument, Of, Recipe
+from rl_doctor.analyzer.dialects.recipes import CELL, Recipe
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, bounds_of, matching, pattern, plain, spelled
 from rl_doctor.analyzer.engine import lacking
 from rl_doctor.analyzer.formulas.segments import segment_extremes
+from rl_doctor.analyzer.recompute.configured import Made, holds, resolved, setting
 from rl_doctor.analyzer.recompute.folds import NO_PIECES, Pair, Pieces, folded, row_scale, shares_of, staged_values
 from rl_doctor.analyzer.recompute.joined import joined
 from rl_doctor.analyzer.recompute.other_recipes import other_recipes
 from rl_doctor.analyzer.recompute.other_values import Valued
-from rl_doctor.analyzer.recompute.quantities import Given, Values, evaluated, find_quantity, needs_of
+from rl_doctor.analyzer.recompute.quantities import Values, evaluated, find_quantity
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Logged, entry
 from rl_doctor.analyzer.recompute.stages import Range, Ranges, Share, Shares, keyed_rows, sums_by
 from rl_doctor.analyzer.recompute.statistics import (
@@ -37,46 +38,12 @@ from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.codes import codes
 
-_CONFIG: Final = "config."
-_NATIVE: Final = "native."
-_WORD: Final = "word."
-_MAYBE: Final = "?"
 _MASKS: Final = ("is_padding", "response_mask")
-_TOLD: Final = ("minibatch", "microbatch")
-"""Columns of ``CELL`` that a run has unless nothing is known of its parts; without the others there is one rank, one pass."""
 _POOLED: Final = ("epoch",)
 """What tells parts apart where nothing has to: a column that most runs have one value of in a step."""
-_UNKNOWN: Final = object()
 _NUMPY: Final[Mapping[str, Callable[[Floats], Any]]] = {
     "mean": np.mean, "sum": np.sum, "max": np.max, "min": np.min, "median": np.median,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Made:
-    """A recipe with what its settings are in a run.
-
-    Attributes:
-        recipe: the recipe.
-        value: its quantity.
-        where: its further condition, or None.
-        beside: the recipes that go into the number as well.
-    """
-
-    recipe: Recipe
-    value: Given
-    where: Given | None = None
-    beside: tuple[Made, ...] = ()
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Columns without which it is skipped."""
-        fold, mask = self.recipe.fold, (self.recipe.mask,) if self.recipe.mask == "loss_mask" else ()
-        divisors = (name for name in (fold.divisor,) if name.isidentifier())
-        apart = (name for name in fold.apart if name in _TOLD or self.recipe.level == "rollout")
-        condition = () if self.where is None else needs_of(self.where)
-        per = (self.recipe.per,) if self.recipe.per else ()
-        return tuple(dict.fromkeys((*needs_of(self.value), *condition, *mask, *divisors, *apart, *per)))
 
 
 def keys_of(
@@ -138,78 +105,10 @@ def _keys(item: Name, native: str, words: Mapping[str, str], info: RunInfo) -> I
     assert item.definition is not None  # noqa: S101 - the caller looked
     metric = item.metric if item.metric is None or not words else item.metric.format(**words)
     for recipe in item.definition.recipes:
-        if all(_holds(setting(name, info, words), values) for name, values in recipe.when.items()):
+        if all(holds(setting(name, info, words), values) for name, values in recipe.when.items()):
             made = resolved(recipe, info, words)
             if made is not None:
                 yield logged(native, metric, made)
-
-
-def _holds(value: Any, values: Collection[Argument]) -> bool:
-    """Whether a setting is one of the values; true is not 1."""
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
-
-
-def setting(name: str, info: RunInfo, words: Mapping[str, str] | None = None) -> Any:
-    """What ``config.<field>``, ``native.<key>`` or ``word.<word>`` is in a run; where unknown a sentinel that equals nothing.
-
-    That a native one may be None is known only where the trainer's own configuration was recorded.
-    """
-    if name.startswith(_WORD):
-        return (words or {}).get(name.removeprefix(_WORD), _UNKNOWN)
-    maybe = name.endswith(_MAYBE)
-    values = (_setting(one, info) for one in name.removesuffix(_MAYBE).split("|"))
-    value = next((one for one in values if one is not None), None)
-    maybe = maybe and (info.config.native is not None or _NATIVE not in name)
-    return _UNKNOWN if value is None and not maybe else value
-
-
-def _setting(name: str, info: RunInfo) -> Any:
-    if name.startswith(_CONFIG):
-        return getattr(info.config, name.removeprefix(_CONFIG))
-    found = _fixed(nested(info.config.native, name.removeprefix(_NATIVE)))
-    return None if found == () else found  # an empty list asks for nothing
-
-
-def _fixed(value: Any) -> Any:
-    """A setting whose lists are tuples and whose mappings are tuples of their items, so that it can be a key."""
-    if isinstance(value, Mapping):
-        return tuple((name, _fixed(one)) for name, one in sorted(value.items()))
-    return tuple(map(_fixed, value)) if isinstance(value, list | tuple) else value
-
-
-def nested(native: Mapping[str, Any] | None, name: str) -> Any:
-    """A setting of a trainer's own configuration, which may be nested or have the dotted names themselves; None for none."""
-    if native is None or name in native:
-        return None if native is None else native[name]
-    first, _, rest = name.partition(".")
-    inside = native.get(first)
-    return nested(inside, rest) if rest and isinstance(inside, Mapping) else None
-
-
-def resolved(recipe: Recipe, info: RunInfo, words: Mapping[str, str] | None = None) -> Made | None:
-    """A recipe with the run's settings in place of their names; None where one is not known."""
-    value = _given(recipe.value, info, words)
-    where = None if recipe.where is None else _given(recipe.where, info, words)
-    if value is None or (where is None and recipe.where is not None):
-        return None
-    beside = tuple(resolved(one, info, words) for one in recipe.beside)
-    return None if None in beside else Made(recipe, value, where, tuple(one for one in beside if one is not None))
-
-
-def _given(quantity: Of, info: RunInfo, words: Mapping[str, str] | None) -> Given | None:
-    found: dict[str, Argument | Given] = {}
-    for name, value in quantity.arguments:
-        given: Any = value
-        if isinstance(value, Of):
-            given = _given(value, info, words)
-            if given is None:
-                return None
-        elif isinstance(value, str) and value.startswith((_CONFIG, _NATIVE, _WORD)):
-            given = setting(value, info, words)
-        if given is _UNKNOWN:
-            return None
-        found[name] = given
-    return Given(quantity.name, found)
 
 
 def logged(native: str, metric: str | None, made: Made) -> Logged:

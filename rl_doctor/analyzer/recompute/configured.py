@@ -1,0 +1,115 @@
+"""Recipes with what their settings are in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rl_doctor.analyzer.dialects.recipes import Argument, Of, Recipe
+from rl_doctor.analyzer.recompute.quantities import Given, needs_of
+from rl_doctor.schema import RunInfo
+
+_CONFIG: Final = "config."
+_NATIVE: Final = "native."
+_WORD: Final = "word."
+_MAYBE: Final = "?"
+_TOLD: Final = ("minibatch", "microbatch")
+"""Columns of ``CELL`` that a run has unless nothing is known of its parts; without the others there is one rank, one pass."""
+UNSETTLED: Final = object()
+"""Stands for a setting that is not known, and equals nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """A recipe with what its settings are in a run.
+
+    Attributes:
+        recipe: the recipe.
+        value: its quantity.
+        where: its further condition, or None.
+        beside: the recipes that go into the number as well.
+    """
+
+    recipe: Recipe
+    value: Given
+    where: Given | None = None
+    beside: tuple[Made, ...] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Columns without which it is skipped."""
+        fold, mask = self.recipe.fold, (self.recipe.mask,) if self.recipe.mask == "loss_mask" else ()
+        divisors = (name for name in (fold.divisor,) if name.isidentifier())
+        apart = (name for name in fold.apart if name in _TOLD or self.recipe.level == "rollout")
+        condition = () if self.where is None else needs_of(self.where)
+        per = (self.recipe.per,) if self.recipe.per else ()
+        return tuple(dict.fromkeys((*needs_of(self.value), *condition, *mask, *divisors, *apart, *per)))
+
+
+def holds(value: Any, values: Collection[Argument]) -> bool:
+    """Whether a setting is one of the values; true is not 1."""
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
+
+
+def setting(name: str, info: RunInfo, words: Mapping[str, str] | None = None) -> Any:
+    """What ``config.<field>``, ``native.<key>`` or ``word.<word>`` is in a run; where unknown a sentinel that equals nothing.
+
+    That a native one may be None is known only where the trainer's own configuration was recorded.
+    """
+    if name.startswith(_WORD):
+        return (words or {}).get(name.removeprefix(_WORD), UNSETTLED)
+    maybe = name.endswith(_MAYBE)
+    values = (_setting(one, info) for one in name.removesuffix(_MAYBE).split("|"))
+    value = next((one for one in values if one is not None), None)
+    maybe = maybe and (info.config.native is not None or _NATIVE not in name)
+    return UNSETTLED if value is None and not maybe else value
+
+
+def _setting(name: str, info: RunInfo) -> Any:
+    if name.startswith(_CONFIG):
+        return getattr(info.config, name.removeprefix(_CONFIG))
+    found = _fixed(nested(info.config.native, name.removeprefix(_NATIVE)))
+    return None if found == () else found  # an empty list asks for nothing
+
+
+def _fixed(value: Any) -> Any:
+    """A setting whose lists are tuples and whose mappings are tuples of their items, so that it can be a key."""
+    if isinstance(value, Mapping):
+        return tuple((name, _fixed(one)) for name, one in sorted(value.items()))
+    return tuple(map(_fixed, value)) if isinstance(value, list | tuple) else value
+
+
+def nested(native: Mapping[str, Any] | None, name: str) -> Any:
+    """A setting of a trainer's own configuration, which may be nested or have the dotted names themselves; None for none."""
+    if native is None or name in native:
+        return None if native is None else native[name]
+    first, _, rest = name.partition(".")
+    inside = native.get(first)
+    return nested(inside, rest) if rest and isinstance(inside, Mapping) else None
+
+
+def resolved(recipe: Recipe, info: RunInfo, words: Mapping[str, str] | None = None) -> Made | None:
+    """A recipe with the run's settings in place of their names; None where one is not known."""
+    value = _given(recipe.value, info, words)
+    where = None if recipe.where is None else _given(recipe.where, info, words)
+    if value is None or (where is None and recipe.where is not None):
+        return None
+    beside = tuple(resolved(one, info, words) for one in recipe.beside)
+    return None if None in beside else Made(recipe, value, where, tuple(one for one in beside if one is not None))
+
+
+def _given(quantity: Of, info: RunInfo, words: Mapping[str, str] | None) -> Given | None:
+    found: dict[str, Argument | Given] = {}
+    for name, value in quantity.arguments:
+        given: Any = value
+        if isinstance(value, Of):
+            given = _given(value, info, words)
+            if given is None:
+                return None
+        elif isinstance(value, str) and value.startswith((_CONFIG, _NATIVE, _WORD)):
+            given = setting(value, info, words)
+        if given is UNSETTLED:
+            return None
+        found[name] = given
+    return Given(quantity.name, found)
