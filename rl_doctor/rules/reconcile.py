@@ -49,8 +49,8 @@ def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     least ``share`` of the compared steps differ, and at least ``min_steps`` of them (or all, where fewer could be compared);
     a warning from ``share_warning``. A ratio counts as constant if its middle half lies within ``spread`` of its median.
 
-    Where a key differs, some of the steps at which it does, evenly spread, are read once more, and the key is computed in each of
-    many known wrong ways, one ingredient exchanged at a time: other tokens (without the mask, one position early or late, over
+    Where a key differs, up to three of the steps at which it does are read once more, and the key is computed in each of many
+    known wrong ways; those that fit there are computed at up to 24 steps, evenly spread: one ingredient exchanged at a time: other tokens (without the mask, one position early or late, over
     the padded width or the prompt, the other mask), another value (KL estimate, direction, base, clamp, clip range), other rows
     (means or sums of sequences), other stages (weighted or not, per rank, micro-batch, mini-batch, summed, one of them alone),
     another sign or coefficient of a term, another deviation, the number of another step, a factor that the run knows. Those that
