@@ -50,12 +50,12 @@ def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     a warning from ``share_warning``. A ratio counts as constant if its middle half lies within ``spread`` of its median.
 
     Where a key differs, up to three of the steps at which it does are read once more, and the key is computed in each of many
-    known wrong ways; those that fit there are computed at up to 24 steps, evenly spread: one ingredient exchanged at a time: other tokens (without the mask, one position early or late, over
-    the padded width or the prompt, the other mask), another value (KL estimate, direction, base, clamp, clip range), other rows
+    known wrong ways, one ingredient exchanged at a time: other tokens (without the mask, one position early or late, over the
+    padded width or the prompt, the other mask), another value (KL estimate, direction, base, clamp, clip range), other rows
     (means or sums of sequences), other stages (weighted or not, per rank, micro-batch, mini-batch, summed, one of them alone),
     another sign or coefficient of a term, another deviation, the number of another step, a factor that the run knows. Those that
-    equal the log, within rounding alone, at ``explained`` of the steps looked at are named as the cause, the best first; those
-    that the data cannot tell from each other together. What tokens cannot reproduce, such as the entropy of a part of the
+    fit at one of these are computed at up to 24 steps, evenly spread. Those that equal the log there, within rounding alone, at
+    ``explained`` of the steps are named as the cause, the best first; those that the data cannot tell from each other together. What tokens cannot reproduce, such as the entropy of a part of the
     vocabulary, is only called consistent. If none fits, that is said.
     """
     if not view.comparisons:
