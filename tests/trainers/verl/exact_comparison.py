@@ -8,8 +8,8 @@ import numpy as np
 
 from rl_doctor import Run
 from rl_doctor.analyzer import reconcile
-from rl_doctor.analyzer.engine import analyze
 from rl_doctor.analyzer.comparison import Comparison
+from rl_doctor.analyzer.engine import analyze
 from rl_doctor.report.model import Finding
 from rl_doctor.rules.registry import rules
 from rl_doctor.rules.runner import run_rules
