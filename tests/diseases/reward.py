@@ -103,9 +103,12 @@ def advantage_not_normalised(run: SimulatedRun, random: Random) -> SimulatedRun:
     return with_advantages(run, "dr_grpo")
 
 
-@injected("advantage-mismatch", needs=_REWARD)
+@injected("advantage-mismatch", "impossible-values", needs=_REWARD)
 def advantage_whitened_over_batch(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
-    """GRPO is declared, the rewards are whitened over the whole run instead of over groups."""
+    """GRPO is declared, the rewards are whitened over the whole run instead of over groups.
+
+    A rare reward is then further from the mean than any can be from that of its group.
+    """
     reward = run.arrays["reward"]
     return with_row_advantages(run, (reward - reward.mean()) / reward.std())
 
