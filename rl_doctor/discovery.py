@@ -1,4 +1,4 @@
-"""How rules, metrics, names, dialects and importers are found: by the modules of their package being there."""
+"""How rules, metrics, dialects, quantities and importers are found: by the modules of their package being there."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from functools import cache
 def import_modules(package: str) -> None:
     """Import every module of a package, in alphabetical order, so that what they declare is registered."""
     found = importlib.import_module(package)
-    for module in sorted(info.name for info in pkgutil.iter_modules(found.__path__)):
-        importlib.import_module(f"{package}.{module}")
+    for module in sorted(info.name for info in pkgutil.walk_packages(found.__path__, f"{package}.")):
+        importlib.import_module(module)

@@ -14,11 +14,11 @@ from rl_doctor.analyzer.derive import Floats
 from rl_doctor.analyzer.dialects.recipes import CELL
 from rl_doctor.analyzer.engine import Source, analyze, lacking
 from rl_doctor.analyzer.factors import plain_explanations
-from rl_doctor.analyzer.recompute.cells import RANK, Cells, Gathered, ranks_of
-from rl_doctor.analyzer.recompute.measures import Own, Varied
 from rl_doctor.analyzer.recompute.registry import Hypothesis, Logged
 from rl_doctor.analyzer.recompute.stages import Summed
-from rl_doctor.analyzer.recompute.variations import COUNTED, definition, variations
+from rl_doctor.analyzer.recompute.variations.cells import RANK, Cells, Gathered, ranks_of
+from rl_doctor.analyzer.recompute.variations.family import COUNTED, definition, variations
+from rl_doctor.analyzer.recompute.variations.measures import Own, Varied
 from rl_doctor.analyzer.reconcile import Plan
 from rl_doctor.analyzer.registry import Metric
 from rl_doctor.analyzer.rounding import log_rounding

@@ -12,7 +12,7 @@ from rl_doctor.analyzer.comparison import Comparison, Explanation
 from rl_doctor.analyzer.recompute.stages import MICROBATCH_OF_RANK, MINIBATCH
 
 if TYPE_CHECKING:
-    from rl_doctor.analyzer.recompute.cells import Cells
+    from rl_doctor.analyzer.recompute.variations.cells import Cells
     from rl_doctor.analyzer.reconcile import Plan
 
 Floats = NDArray[np.float64]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rl_doctor.analyzer.dialects.recipes import Argument, Of, Recipe
-from rl_doctor.analyzer.recompute.quantities import Given, needs_of
+from rl_doctor.analyzer.recompute.quantities.registry import Given, needs_of
 from rl_doctor.schema import RunInfo
 
 _CONFIG: Final = "config."

@@ -17,9 +17,7 @@ from rl_doctor.analyzer.formulas.segments import segment_extremes
 from rl_doctor.analyzer.recompute.configured import Made, holds, resolved, setting
 from rl_doctor.analyzer.recompute.folds import NO_PIECES, Pair, Pieces, folded, row_scale, shares_of, staged_values
 from rl_doctor.analyzer.recompute.joined import joined
-from rl_doctor.analyzer.recompute.other_recipes import other_recipes
-from rl_doctor.analyzer.recompute.other_values import Valued
-from rl_doctor.analyzer.recompute.quantities import Values, evaluated, find_quantity
+from rl_doctor.analyzer.recompute.quantities.registry import Values, evaluated, find_quantity
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Logged, entry
 from rl_doctor.analyzer.recompute.stages import Range, Ranges, Share, Shares, keyed_rows, sums_by
 from rl_doctor.analyzer.recompute.statistics import (
@@ -33,6 +31,8 @@ from rl_doctor.analyzer.recompute.statistics import (
     of_tokens,
     smallest_of,
 )
+from rl_doctor.analyzer.recompute.variations.recipes import other_recipes
+from rl_doctor.analyzer.recompute.variations.values import Valued
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch

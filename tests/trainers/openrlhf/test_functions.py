@@ -11,9 +11,9 @@ from rl_doctor.analyzer.formulas.advantage import dr_grpo, grpo, rloo
 from rl_doctor.analyzer.formulas.aggregation import aggregated, sequence_mean_token_mean, token_mean
 from rl_doctor.analyzer.formulas.returns import discounted_sums, gae_through
 from rl_doctor.analyzer.formulas.whitening import whiten_floored
-from rl_doctor.analyzer.recompute import openrlhf
-from rl_doctor.analyzer.recompute.openrlhf_settings import Settings
-from rl_doctor.analyzer.recompute.openrlhf_tokens import estimate
+from rl_doctor.analyzer.recompute.openrlhf import keys as openrlhf
+from rl_doctor.analyzer.recompute.openrlhf.settings import Settings
+from rl_doctor.analyzer.recompute.openrlhf.tokens import estimate
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.info import info_from_json

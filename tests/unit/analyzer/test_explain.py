@@ -13,9 +13,9 @@ from rl_doctor.analyzer import reconcile
 from rl_doctor.analyzer.comparison import Comparison, Explanation, differing, fits, same
 from rl_doctor.analyzer.engine import analyze
 from rl_doctor.analyzer.explain import explained
-from rl_doctor.analyzer.recompute.cells import Gathered
-from rl_doctor.analyzer.recompute.measures import Stage, Stages, Varied
 from rl_doctor.analyzer.recompute.stages import Shares
+from rl_doctor.analyzer.recompute.variations.cells import Gathered
+from rl_doctor.analyzer.recompute.variations.measures import Stage, Stages, Varied
 from rl_doctor.rules.registry import rules
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rl_doctor.analyzer.dialects.registry import Name, trainers
-from rl_doctor.analyzer.recompute.quantities import find_quantity
+from rl_doctor.analyzer.recompute.quantities.registry import find_quantity
 from rl_doctor.analyzer.recompute.registry import dialects
 
 READ = ("verl", "trl", "openrlhf", "slime", "areal", "nemo-rl", "skyrl", "prime-rl", "roll", "minimind")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_doctor.analyzer.recompute import openrlhf
+from rl_doctor.analyzer.recompute.openrlhf import keys as openrlhf
 from rl_doctor.analyzer.recompute.registry import Entries, find_dialect
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from rl_doctor.analyzer.dialects.openrlhf import OPENRLHF
-from rl_doctor.analyzer.recompute import openrlhf
-from rl_doctor.analyzer.recompute.openrlhf_tokens import estimate
+from rl_doctor.analyzer.recompute.openrlhf import keys as openrlhf
+from rl_doctor.analyzer.recompute.openrlhf.tokens import estimate
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.info import info_from_json
