@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rl_doctor.analyzer.logged import Logged
     from rl_doctor.analyzer.reconcile import Plan
     from rl_doctor.errors import DoctorError
-    from rl_doctor.report.model import Report, RunSummary
+    from rl_doctor.report.model import Reconciled, Report, RunSummary
     from rl_doctor.rules.registry import Rule
     from rl_doctor.schema import RunInfo
     from rl_doctor.store.batch import Batch
@@ -125,7 +125,7 @@ def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], pr
     view = View(reading.info, analysis.series, analysis.missing, run.facts, comparisons, uncompared, analysis.estimated)
     results = run_rules(chosen, view)
     told = (*_left_out(analysis, reading.info), *_unread(analysis), *_told(blank, analysis.reopened_rollouts))
-    summary = _summary(run, reading.logged, told)
+    summary = replace(_summary(run, reading.logged, told), reconciled=_reconciled(comparisons))
     return Report(summary, results, __version__, SCHEMA_VERSION, _now(), required)
 
 
@@ -140,6 +140,21 @@ def _explained(plan: Plan, run: Run, comparisons: tuple[Comparison, ...], rules:
     from rl_doctor.analyzer.explain import explained
 
     return explained(plan, run, comparisons, limits)
+
+
+def _reconciled(comparisons: Iterable[Comparison]) -> tuple[Reconciled, ...]:
+    """What is told of each comparison, whether or not a rule judges it."""
+    from rl_doctor.analyzer.comparison import unequal
+    from rl_doctor.report.model import Reconciled
+    from rl_doctor.rules.reconcile import logged_metric_mismatch
+
+    relative = logged_metric_mismatch.limits["relative"]
+    return tuple(
+        Reconciled(
+            item.name, item.metric, int(item.steps[0]), int(item.steps[-1]), len(item.steps), int(unequal(item, relative).sum())
+        )
+        for item in comparisons
+    )
 
 
 def _few(names: Sequence[str]) -> str:

@@ -102,13 +102,18 @@ def differing(item: Comparison, limits: Mapping[str, float]) -> Flags | None:
         limits: ``relative``, difference in units of the larger of the two numbers up to which they are equal; ``min_steps``
             that must differ, or all where fewer were compared; ``share_warning`` of the steps that must.
     """
-    difference = np.abs(item.logged - item.recomputed)
-    size = np.maximum(np.abs(item.logged), np.abs(item.recomputed))
-    wrong = (difference > item.tolerance) & (difference > limits["relative"] * size)
+    wrong = unequal(item, limits["relative"])
     number, compared = int(wrong.sum()), len(item.steps)
     if number < max(1, min(limits["min_steps"], compared)) or number < limits["share_warning"] * compared:
         return None
-    return np.asarray(wrong, np.bool_)
+    return wrong
+
+
+def unequal(item: Comparison, relative: float) -> Flags:
+    """Where the two numbers differ by more than rounding explains and more than ``relative`` of the larger, bool ``[n]``."""
+    difference = np.abs(item.logged - item.recomputed)
+    size = np.maximum(np.abs(item.logged), np.abs(item.recomputed))
+    return np.asarray((difference > item.tolerance) & (difference > relative * size), np.bool_)
 
 
 def fits(item: Comparison, wrong: Flags) -> list[Fit]:

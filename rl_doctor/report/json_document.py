@@ -61,6 +61,16 @@ def _run(run: RunSummary) -> dict[str, Any]:
         "unknown_columns": list(run.unknown_columns),
         "renamed_columns": list(run.renamed_columns),
         "notes": list(run.notes),
+        "reconciled": [
+            {
+                "name": item.name,
+                "metric": item.metric,
+                "steps": [item.first_step, item.last_step],
+                "compared": item.compared,
+                "differing": item.differing,
+            }
+            for item in run.reconciled
+        ],
     }
 
 

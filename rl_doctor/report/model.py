@@ -103,11 +103,32 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Reconciled:
+    """A number of the trainer's that was recomputed.
+
+    Attributes:
+        name: as the trainer logged it.
+        metric: canonical metric that it corresponds to, or None.
+        first_step: first step at which both numbers exist.
+        last_step: last one.
+        compared: number of steps at which both exist.
+        differing: number of those at which they are not equal.
+    """
+
+    name: str
+    metric: str | None
+    first_step: int
+    last_step: int
+    compared: int
+    differing: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """What was read: path, trainer, algorithm, step range, sizes, and what was left out of the reading.
 
-    ``logged_values`` counts what the trainer itself logged. ``sampling`` is the share of groups whose tokens were kept, where
-    not all were.
+    ``logged_values`` counts what the trainer itself logged, ``reconciled`` are those of its numbers that were recomputed.
+    ``sampling`` is the share of groups whose tokens were kept, where not all were.
     """
 
     path: str
@@ -124,6 +145,7 @@ class RunSummary:
     renamed_columns: tuple[str, ...] = ()
     logged_values: int = 0
     sampling: float | None = None
+    reconciled: tuple[Reconciled, ...] = ()
 
     @property
     def only_logged(self) -> bool:

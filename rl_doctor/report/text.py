@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rl_doctor.report.diagnosis import by_urgency
 from rl_doctor.report.model import FailOn, Finding, Report, Result, RunSummary, exit_code
-from rl_doctor.report.wording import count, evidence, printable, steps, why_not_judged
+from rl_doctor.report.wording import count, evidence, printable, recomputed, steps, why_not_judged
 
 _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 _LABEL_WIDTH: Final = 11
@@ -161,8 +161,9 @@ def _crash(console: Console, result: Result) -> None:
 
 
 def _reading(run: RunSummary) -> list[tuple[str, str]]:
-    """What was left out of the reading, and what was read under another name."""
+    """What was held against the trainer's log, what was left out of the reading, and what was read under another name."""
     return [
+        *_labelled("recomputed", [recomputed(run.reconciled)] if run.reconciled else []),
         *_labelled("skipped parts", run.skipped_parts),
         *_labelled("not used" if run.only_logged else "unknown columns", _unknown(run)),
         *_labelled("renamed columns", [", ".join(run.renamed_columns)] if run.renamed_columns else []),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from rl_doctor.report.model import Evidence, Report
+from rl_doctor.report.model import Evidence, Reconciled, Report
+
+_NAMED: Final = 3
+"""Numbers that are named, of those that are not equal."""
 
 
 def number(value: float, unit: str = "1") -> str:
@@ -57,6 +60,18 @@ def evidence(item: Evidence) -> str:
     if item.estimated:
         parts.append("estimated from a sample of the tokens")
     return ", ".join(parts)
+
+
+def recomputed(found: Sequence[Reconciled]) -> str:
+    """How many of the trainer's numbers were recomputed, and which are not equal, the first few by name."""
+    wrong = [item for item in found if item.differing]
+    told = f"{count(len(found), 'number')} of the trainer's log"
+    if not wrong:
+        return f"{told}: equal at every step"
+    named = [f"{item.name} (at {item.differing} of {item.compared} steps)" for item in wrong[:_NAMED]]
+    more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+    rest = "" if len(wrong) == len(found) else f"{len(found) - len(wrong)} equal at every step, "
+    return f"{told}: {rest}not equal {', '.join(named)}{more}"
 
 
 def printable(text: str) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from rl_doctor import Recorder, check, open_run
 from rl_doctor.analyzer.comparison import Comparison, Explanation
-from rl_doctor.report.model import Result
+from rl_doctor.report.model import Reconciled, Result
 from rl_doctor.rules.registry import rules
 from rl_doctor.rules.runner import run_rules
 from rl_doctor.rules.view import View
@@ -151,3 +153,14 @@ def test_what_tokens_cannot_reproduce_is_only_called_consistent() -> None:
     (finding,) = judge(replace(comparison(TRUE**2 + 0.01), explanations=(rough, exact))).findings
     assert finding.cause.startswith("The logged kl is squared: ")
     assert "about" not in finding.cause
+
+
+def test_the_report_lists_what_was_recomputed_even_where_nothing_is_found(tmp_path: Path) -> None:
+    entropy = np.random.default_rng(1).uniform(0.5, 1.5, (10, 4, 3))
+    with Recorder(tmp_path / "run", info={"trainer": "custom"}) as recorder:
+        for step, values in enumerate(entropy, 1):
+            recorder.log_batch(step=step, response_mask=np.ones((4, 3), bool), entropy=values, reward=np.arange(4.0))
+            recorder.log_metrics(step, {"policy.entropy": values.mean() + (step == 7), "policy.kl_old_k1": 0.0})
+    report = check(open_run(tmp_path / "run"))
+    assert report.run.reconciled == (Reconciled("policy.entropy", "policy.entropy", 1, 10, 10, 1),)
+    assert not [finding for finding in report.findings if finding.code == "RLD801"]

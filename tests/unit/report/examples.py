@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from rl_doctor.report.model import Evidence, Failure, Finding, Report, Result, RunSummary
+from rl_doctor.report.model import Evidence, Failure, Finding, Reconciled, Report, Result, RunSummary
 
 MISMATCH = Finding(
     "RLD102", "rollout-train-mismatch", "error",
@@ -42,6 +42,11 @@ RUN = RunSummary(
     unknown_columns=("router_ids", "foo"),
     notes=("sessions 0 and 1 overlap in steps 100-120; session 1 is used",),
     renamed_columns=("old_log_probs -> old_logprob", "completion_mask -> response_mask"),
+    reconciled=(
+        Reconciled("actor/ppo_kl", "policy.kl_old_k1", 0, 612, 613, 0),
+        Reconciled("actor/pg_loss", "policy.loss_pg", 0, 612, 613, 613),
+        Reconciled("training/rollout_probs_diff_max", None, 100, 612, 500, 7),
+    ),
 )  # fmt: skip
 RESULTS = (
     Result("RLD001", "non-finite", "found", findings=(INFINITE,), seconds=0.5),

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from rl_doctor.report.wording import count, number, place, printable, steps
+from rl_doctor.report.model import Reconciled
+from rl_doctor.report.wording import count, number, place, printable, recomputed, steps
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,23 @@ def test_count_and_place() -> None:
 def test_printable_keeps_text_and_escapes_what_steers_a_terminal() -> None:
     assert printable("größe 训推 \n ok") == "größe 训推 \n ok"
     assert printable("\x1b[0m\r\x9b\u202e") == "\\x1b[0m\\x0d\\x9b\\x202e"
+
+
+@pytest.mark.parametrize(
+    ("differing", "told"),
+    [
+        ([0], "1 number of the trainer's log: equal at every step"),
+        ([0, 0, 0], "3 numbers of the trainer's log: equal at every step"),
+        ([4], "1 number of the trainer's log: not equal k0 (at 4 of 9 steps)"),
+        ([0, 9], "2 numbers of the trainer's log: 1 equal at every step, not equal k1 (at 9 of 9 steps)"),
+        (
+            [1, 0, 1, 1, 1, 1],
+            (
+                "6 numbers of the trainer's log: 1 equal at every step, not equal k0 (at 1 of 9 steps), k2 (at 1 of 9 steps), "
+                "k3 (at 1 of 9 steps) and 2 more"
+            ),
+        ),
+    ],
+)
+def test_what_was_recomputed(differing: list[int], told: str) -> None:
+    assert recomputed([Reconciled(f"k{at}", None, 1, 9, 9, wrong) for at, wrong in enumerate(differing)]) == told
