@@ -26,12 +26,17 @@ from rl_doctor.schema import REWARD_COMPONENT_PREFIX, RunInfo
 from rl_doctor.store.batch import Batch
 
 _FIRST: Final = (0, 16)
+_OF_GRPO: Final = frozenset({
+    "grpo", "dr_grpo", "dapo", "gspo", "bnpo", "cispo", "sapo", "vespo", "luspo", "gdpo",
+})  # fmt: skip
+"""Algorithms that ``GRPOTrainer`` trains by, each a choice of its settings."""
 _FIRST_RLOO: Final = (0, 22)
 _STATISTICS: Final[tuple[tuple[str, Callable[[Floats], float]], ...]] = (("mean", np.mean), ("min", np.min), ("max", np.max))
 
 
 def _applies(info: RunInfo, algorithm: str, first: tuple[int, ...]) -> bool:
-    known = (info.trainer or "").lower() == "trl" and (info.algorithm or "").lower() == algorithm
+    asked = (info.algorithm or "").lower()
+    known = (info.trainer or "").lower() == "trl" and (asked in _OF_GRPO if algorithm == "grpo" else asked == algorithm)
     return known and not bounds_of(info.trainer_version).before(first)
 
 
@@ -153,23 +158,32 @@ def _rewards(settings: Settings, columns: Collection[str]) -> Iterator[Logged]:
 
 
 def _lengths(settings: Settings, columns: Collection[str], names: Collection[str]) -> Iterator[Logged]:
-    length, version = "response_length", settings.version
-    if "role" in columns:  # lengths leave out what tools and environments wrote
-        length = value("generated")
-    elif "tools/call_frequency" in names:
+    """Lengths, which leave out what tools and environments wrote: a role tells it, or what the mask leaves out."""
+    version = settings.version
+    told = "tools/call_frequency" in names
+    needs: tuple[str, ...] = ("response_length",)
+    if "role" in columns:
+        needs, values = (value("generated"),), rollouts.column(value("generated"))
+    elif "response_mask" in columns and not settings.rloo:
+        needs, values = (*needs, value("selected")), rollouts.completion_lengths(settings, value("selected"))
+    elif told:
         return
+    else:
+        values = rollouts.completion_lengths(settings, None)
     if settings.masks_truncated and version.counts_before_mask is not True:
         return
+    whole = "role" not in columns and not told
     if version.single_clip_key:
-        yield _once(settings, "completion_length", "length.mean", "tokens", rollouts.lengths(length, np.mean), length)
+        length = rollouts.lengths(values, np.mean)
+        yield _once(settings, "completion_length", "length.mean", "tokens", length, *needs)
         return
     for statistic, function in _STATISTICS:
         name = f"completions/{statistic}_length"
-        canonical = f"length.{statistic}" if length == "response_length" else None
-        yield _once(settings, name, canonical, "tokens", rollouts.lengths(length, function), length)
-        ended = rollouts.lengths(length, function, terminated=True)
+        canonical = f"length.{statistic}" if whole else None
+        yield _once(settings, name, canonical, "tokens", rollouts.lengths(values, function), *needs)
+        ended = rollouts.lengths(values, function, terminated=True)
         name = f"completions/{statistic}_terminated_length"
-        yield _once(settings, name, None, "tokens", ended, length, "finish_reason")
+        yield _once(settings, name, None, "tokens", ended, *needs, "finish_reason")
     if settings.clipped_ratio_of_rank is not None:
         ranks = settings.ranks if settings.clipped_ratio_of_rank else 1
         share = partial(rollouts.truncated, ranks=ranks)

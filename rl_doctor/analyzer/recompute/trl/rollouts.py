@@ -242,15 +242,40 @@ def _sums_exactly(number: float, times: int) -> bool:
     return bool((multiples == multiples.astype(np.float32)).all())
 
 
-def lengths(column: str, function: Callable[[Floats], float], *, terminated: bool = False) -> Callable[[Batch], Entries]:
-    """A statistic of the response lengths in ``column``; of those that ended by themselves, 0 where none did."""
+def completion_lengths(settings: Settings, selected: str | None) -> Values:
+    """Tokens of each response: where its mask leaves some out, which tools or environments wrote, those in it.
+
+    Args:
+        settings: the configuration.
+        selected: the value per sequence that counts the tokens in the mask; None where there is no mask to count.
+
+    Returns:
+        Batch -> lengths ``[n_sequences]``; NaN for a response that is not in the mask at all, which does not tell what of it is
+        a tool's, and for all where the version is not known to leave out what tools wrote.
+    """
+
+    def values(batch: Batch) -> Floats:
+        whole = batch.columns["response_length"].astype(np.float64)
+        if selected is None:
+            return whole
+        inside = batch.columns[selected]
+        truncated = np.isnan(inside) & settings.masks_truncated
+        if not ((inside != whole) & ~truncated).any():
+            return whole
+        return inside if settings.version.counts_generated else np.full(len(whole), np.nan)
+
+    return values
+
+
+def lengths(values: Values, function: Callable[[Floats], float], *, terminated: bool = False) -> Callable[[Batch], Entries]:
+    """A statistic of response lengths; of those that ended by themselves, 0 where none did; unknown where one of them is."""
 
     def entries(batch: Batch) -> Entries:
-        values = batch.columns[column].astype(np.float64)
+        found = values(batch)
         if terminated:
-            values = values[batch.columns["finish_reason"] == "stop"]
-            values = values if values.size else np.zeros(1)
-        return entry(float(function(values)), TOLERANCE * float(values.max()))
+            found = found[batch.columns["finish_reason"] == "stop"]
+            found = found if found.size else np.zeros(1)
+        return UNKNOWN if np.isnan(found).any() else entry(float(function(found)), TOLERANCE * float(found.max()))
 
     return entries
 

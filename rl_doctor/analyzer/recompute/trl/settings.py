@@ -29,6 +29,7 @@ class Switches:
         counts_before_mask: lengths are counted before truncated responses are masked (0.18).
         empty_ranks: a rank whose micro-batch has no tokens gives 0, not NaN (0.20).
         swapped_scaling: "batch" and "group" of ``scale_rewards`` do each other's work (0.22.0 and 0.22.1).
+        counts_generated: what tools wrote is not trained on, nor counted in lengths (0.26).
         corrected_kl: there is ``use_bias_correction_kl`` (0.26), and it is on by default (1.10).
         batch_deviation: ``reward_std`` is over all rows, not the mean of the groups' (0.27).
         raw_reward: ``reward`` is of the rewards as they were given, before RLOO's penalty (0.27).
@@ -45,6 +46,7 @@ class Switches:
     counts_before_mask: bool | None
     empty_ranks: bool | None
     swapped_scaling: bool | None
+    counts_generated: bool | None
     corrected_kl: bool | None
     batch_deviation: bool | None
     raw_reward: bool | None
@@ -65,6 +67,7 @@ class Switches:
             counts_before_mask=since(bounds, (0, 18)),
             empty_ranks=since(bounds, (0, 20)),
             swapped_scaling=_between(bounds, (0, 22), (0, 22, 2)),
+            counts_generated=since(bounds, (0, 26)),
             corrected_kl=since(bounds, (1, 10)),
             batch_deviation=deviation,
             raw_reward=deviation,

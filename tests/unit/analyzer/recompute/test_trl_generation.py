@@ -272,3 +272,61 @@ def test_ppo(tmp_path: Path, kind: str) -> None:
     assert found.keys() == wanted.keys()
     for key, item in found.items():
         assert np.allclose(item.logged, item.recomputed, rtol=1e-6, atol=1e-7), key
+
+
+def lengths_with_tools(
+    path: Path, version: str, factor: float, left_out: tuple[str, ...] = (), **native: Any
+) -> dict[str, Comparison]:
+    """Two of eight responses have tool tokens in them, the third by default none of its tokens in the mask."""
+    sizes, tools = np.array([9, 4, 7, 8, 3, 5, 6, 9]), {0: slice(2, 5), 3: slice(6, 8)}
+    attended = np.arange(9) < sizes[:, None]
+    mask = attended.copy()
+    for row, place in tools.items():
+        mask[row, place] = False
+    if "tools" in left_out:
+        mask = attended.copy()
+    if "row" in left_out:
+        mask[2] = False
+    generated = attended.sum(1) if "row" in left_out and "tools" in left_out else mask.sum(1)
+    ended = np.arange(8) != 2
+    wanted = {f"completions/{name}_length": factor * function(generated)
+              for name, function in (("mean", np.mean), ("min", np.min), ("max", np.max))}  # fmt: skip
+    wanted |= {f"completions/{name}_terminated_length": factor * function(generated[ended])
+               for name, function in (("mean", np.mean), ("min", np.min), ("max", np.max))}  # fmt: skip
+    info = {
+        "trainer": "trl", "trainer_version": version, "algorithm": "grpo", "world_size": 2, "writing_ranks": [0, 1],
+        "config": {"native": {**NATIVE, **native}},
+    }  # fmt: skip
+    with Recorder(path, info=info) as recorder:
+        recorder.log_batch(
+            step=1, rollout_step=1, epoch=0, minibatch=0, microbatch=0, rank=np.arange(8) // 4, attention_mask=attended,
+            response_mask=mask, logprob=-np.ones((8, 9), np.float32), finish_reason=["stop" if end else "length" for end in ended],
+        )  # fmt: skip
+        recorder.log_metrics(1, {name: float(value) for name, value in wanted.items()})
+    run = open_run(path)
+    plan = reconcile.plan(run.info, run.columns, run.metrics())
+    found = {item.name: item for item in reconcile.compare(plan, analyze(run, [], plan.metrics).series)}
+    return {name: item for name, item in found.items() if name in wanted and len(item.steps)}
+
+
+def test_lengths_leave_out_what_the_mask_tells_to_be_a_tools(tmp_path: Path) -> None:
+    found = lengths_with_tools(tmp_path / "right", "1.16.0", 1.0)
+    assert len(found) == 6
+    for key, item in found.items():
+        assert np.allclose(item.logged, item.recomputed, rtol=1e-7), key
+    wrong = lengths_with_tools(tmp_path / "wrong", "1.16.0", 1.25)
+    assert all((np.abs(item.logged - item.recomputed) > item.tolerance).all() for item in wrong.values())
+    assert len(wrong) == 6
+
+
+def test_lengths_count_truncated_responses_that_are_not_trained_on(tmp_path: Path) -> None:
+    found = lengths_with_tools(tmp_path / "run", "1.16.0", 1.0, ("tools", "row"), mask_truncated_completions=True)
+    assert len(found) == 6
+    for key, item in found.items():
+        assert np.allclose(item.logged, item.recomputed, rtol=1e-7), key
+
+
+def test_lengths_that_the_mask_does_not_tell_are_not_compared(tmp_path: Path) -> None:
+    assert lengths_with_tools(tmp_path / "older", ">=0.25", 1.0) == {}
+    both = lengths_with_tools(tmp_path / "both", "1.16.0", 1.0, ("row",), mask_truncated_completions=True)
+    assert set(both) == {f"completions/{name}_terminated_length" for name in ("mean", "min", "max")}
