@@ -84,6 +84,7 @@ class Settings:
             mode = _bypassed(correction)
         elif era.minor < (0, 7) and _at(native, "algorithm.rollout_correction.use_policy_gradient"):
             mode = "rollout_correction"
+        entropy_coef = _number(_at(native, f"{_ACTOR}.entropy_coeff"), config.entropy_coef)
         version_one, nine = _at(native, "trainer.use_v1"), era.minor >= (0, 9)
         return cls(
             era=era,
@@ -93,7 +94,7 @@ class Settings:
             low=_bound(native, "low", config.clip_low),
             high=_bound(native, "high", config.clip_high),
             dual_clip=_number(_at(native, f"{_ACTOR}.clip_ratio_c"), config.dual_clip),
-            entropy_coef=_number(_at(native, f"{_ACTOR}.entropy_coeff"), config.entropy_coef),
+            entropy_coef=entropy_coef,
             kl_coef=_kl_coef(config, native),
             kl_type=_estimator(in_loss),
             reward_kl_type=_estimator(in_reward),
@@ -107,7 +108,7 @@ class Settings:
             prompt_limit=_at(native, "data.max_prompt_length"),
             value_clip=_number(_at(native, "critic.cliprange_value"), config.value_clip),
             value_agg=_at(native, "critic.loss_agg_mode"),
-            actor_entropy=bool(_at(native, f"{_ACTOR}.calculate_entropy") or _at(native, f"{_ACTOR}.entropy_coeff")),
+            actor_entropy=bool(_at(native, f"{_ACTOR}.calculate_entropy") or entropy_coef),
         )
 
     @property
