@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rl_doctor.analyzer.dialects.recipes import Argument, Of, Recipe
+from rl_doctor.analyzer.recompute.native import nested
 from rl_doctor.analyzer.recompute.quantities.registry import Given, needs_of
 from rl_doctor.schema import RunInfo
 
@@ -78,15 +79,6 @@ def _fixed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return tuple((name, _fixed(one)) for name, one in sorted(value.items()))
     return tuple(map(_fixed, value)) if isinstance(value, list | tuple) else value
-
-
-def nested(native: Mapping[str, Any] | None, name: str) -> Any:
-    """A setting of a trainer's own configuration, which may be nested or have the dotted names themselves; None for none."""
-    if native is None or name in native:
-        return None if native is None else native[name]
-    first, _, rest = name.partition(".")
-    inside = native.get(first)
-    return nested(inside, rest) if rest and isinstance(inside, Mapping) else None
 
 
 def resolved(recipe: Recipe, info: RunInfo, words: Mapping[str, str] | None = None) -> Made | None:

@@ -31,6 +31,8 @@ _OF_GRPO: Final = frozenset({
 })  # fmt: skip
 """Algorithms that ``GRPOTrainer`` trains by, each a choice of its settings."""
 _FIRST_RLOO: Final = (0, 22)
+_WITHOUT_SETTINGS: Final = "entropy"
+"""The one key of the update that depends on none."""
 _STATISTICS: Final[tuple[tuple[str, Callable[[Floats], float]], ...]] = (("mean", np.mean), ("min", np.min), ("max", np.max))
 
 
@@ -51,6 +53,7 @@ def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
         return ()
     fused = settings.fused or ("clip_ratio" in names and settings.version.single_clip_key is False)
     found = [] if fused else [*grpo_keys(settings, extra_loss="aux_loss" in names)]
+    found = found if settings.known_update else [item for item in found if item.name == _WITHOUT_SETTINGS]
     if settings.aggregation == "sum_then_normalize":
         found += _zero_deviation(settings)
     return (*found, *_generation(settings, columns, names), *_sampling(settings))
@@ -65,7 +68,15 @@ def rloo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
     settings = Settings.of(info)
     if settings is None or info.partial:
         return ()
-    found = [*entropy(settings), *clip_keys(settings, lambda t: t.summed_clipped, Terms.row_shares, _as_numbers)]
+    found = [*entropy(settings)]
+    if settings.known_update:
+        found += _rloo_update(settings, names)
+    found += _zero_deviation(settings)
+    return (*found, *_generation(settings, columns, names))
+
+
+def _rloo_update(settings: Settings, names: Collection[str]) -> list[Logged]:
+    found = [*clip_keys(settings, lambda t: t.summed_clipped, Terms.row_shares, _as_numbers)]
     by_rank = settings.ranks > 1 and not settings.version.token_weighted
     if settings.beta and not (by_rank and settings.version.token_weighted is None):
         needs = tuple(value(name) for name in ("tokens", "reference_k1", "reference_k1_size"))
@@ -73,8 +84,7 @@ def rloo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
         found.append(_once(settings, "kl", "ref.kl_k1", "nat", mean, *needs, optional=("rank",)))
     if "aux_loss" not in names:
         found.append(rloo_loss(settings))
-    found += _zero_deviation(settings)
-    return (*found, *_generation(settings, columns, names))
+    return found
 
 
 def _as_numbers(_terms: Terms, flags: Flags, near: Flags) -> tuple[Floats, Floats]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from rl_doctor.analyzer.dialects.registry import Bounds, Version, bounds_of
+from rl_doctor.analyzer.recompute.native import Native, Pair, contradictions
 from rl_doctor.schema import RunInfo
 
 _SEQUENCES: Final = "sequence"
+_OF_UPDATE: Final = (
+    "epsilon", "epsilon_high", "delta", "beta", "entropy_coef", "loss_type", "importance_sampling_level", "top_entropy_quantile",
+    "off_policy_mask_threshold", "use_bias_correction_kl", "use_adaptive_entropy", "sapo_temperature_pos", "sapo_temperature_neg",
+    "vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg",
+)  # fmt: skip
+"""Settings that nothing but the update depends on."""
+_SAME: Final[tuple[Pair, ...]] = (
+    (("epsilon",), "clip_low"), (("beta",), "kl_coef"), (("entropy_coef",), "entropy_coef"), (("delta",), "dual_clip"),
+)  # fmt: skip
+"""Of the upper end of the clip range, which is another for each loss, nothing is said."""
 _OPPOSITE: Final[Mapping[bool | None, bool | None]] = {True: False, False: True, None: None}
 
 
@@ -94,7 +105,8 @@ class Settings:
     ``ranks`` is the world size, ``low`` and ``high`` the ends of the ratio's clip range (1 away from ``epsilon``; the cap
     itself for CISPO), ``reward_weights`` by component in the order of the reward functions. ``plain_loss`` tells whether the
     loss can be recomputed, ``bias_corrected_kl`` is None where its default is not known, ``clipped_ratio_of_rank`` whether the
-    share of truncated responses is divided by the rows of one rank (0.18.0).
+    share of truncated responses is divided by the rows of one rank (0.18.0), ``known_update`` whether all is known that the
+    update depends on.
     """
 
     version: Switches
@@ -127,56 +139,67 @@ class Settings:
     vespo_shapes: tuple[float, float] = (2.0, 3.0)
     vespo_rates: tuple[float, float] = (3.0, 2.0)
     clipped_ratio_of_rank: bool | None = False
+    known_update: bool = True
 
     @classmethod
     def of(cls, info: RunInfo) -> Settings | None:
-        """Read the settings; None where the native configuration was not recorded."""
-        native = info.config.native
-        if not native or "epsilon" not in native or "beta" not in native:
+        """Read the settings; None where the native configuration was not recorded, or what all depends on does not fit."""
+        given = info.config.native
+        if not given or "epsilon" not in given or "beta" not in given:
             return None
+        native = Native(given)
+        found = cls.read(info, native)
+        return found if set(native.doubts) <= set(_OF_UPDATE) else None
+
+    @classmethod
+    def read(cls, info: RunInfo, native: Native) -> Settings:
+        """Read the settings from a configuration, which notes what does not fit."""
         bounds = bounds_of(info.trainer_version)
         version = Switches.of(bounds)
         ranks = info.world_size or 1
-        epsilon = float(native["epsilon"])
-        epsilon_high = epsilon if native.get("epsilon_high") is None else float(native["epsilon_high"])
-        loss_type = str(native.get("loss_type") or ("bnpo" if version.selectable_loss is False else ""))
-        per_device = native.get("per_device_train_batch_size")
-        accumulation = int(native.get("gradient_accumulation_steps") or 1)
-        steps_per_generation = int(native.get("steps_per_generation") or accumulation)
-        rows = None if per_device is None else int(per_device) * ranks
-        level = native.get("importance_sampling_level")
-        return cls(
+        epsilon, beta = native.number("epsilon"), native.number("beta")
+        epsilon_high = native.number("epsilon_high", epsilon)
+        low, high = epsilon or 0.0, epsilon_high or 0.0
+        loss_type = native.word("loss_type") or ("bnpo" if version.selectable_loss is False else "")
+        per_device = native.whole("per_device_train_batch_size")
+        accumulation = native.whole("gradient_accumulation_steps") or 1
+        steps_per_generation = native.whole("steps_per_generation") or accumulation
+        rows = None if per_device is None else per_device * ranks
+        level = native.word("importance_sampling_level")
+        found = cls(
             version=version,
             rloo=(info.algorithm or "").lower() == "rloo",
             ranks=ranks,
             loss_type=loss_type,
             per_sequence_ratio=level == _SEQUENCES,
-            low=1.0 - epsilon,
-            high=epsilon_high if loss_type == "cispo" else 1.0 + epsilon_high,
-            delta=native.get("delta"),
-            beta=float(native["beta"]),
-            bias_corrected_kl=native.get("use_bias_correction_kl", version.corrected_kl),
-            entropy_coef=float(native.get("entropy_coef") or 0.0),
+            low=1.0 - low,
+            high=high if loss_type == "cispo" else 1.0 + high,
+            delta=native.number("delta"),
+            beta=beta or 0.0,
+            bias_corrected_kl=native.flag("use_bias_correction_kl", version.corrected_kl),
+            entropy_coef=native.number("entropy_coef") or 0.0,
             accumulation=accumulation,
             steps_per_generation=steps_per_generation,
-            max_completion_length=native.get("max_completion_length"),
-            scale_rewards=_scaling(native.get("scale_rewards", "group")),
-            aggregation=str(native.get("multi_objective_aggregation", "sum_then_normalize")),
+            max_completion_length=native.whole("max_completion_length"),
+            scale_rewards=_scaling(native),
+            aggregation=native.word("multi_objective_aggregation") or "sum_then_normalize",
             reward_weights=info.config.reward_weights,
             sapo_temperatures=_pair(native, "sapo_temperature", (1.0, 1.05)),
             vespo_shapes=_pair(native, "vespo_k", (2.0, 3.0)),
             vespo_rates=_pair(native, "vespo_lambda", (3.0, 2.0)),
             corrects_sampling=_corrects(native, bounds),
-            sampling_mode=str(native.get("vllm_importance_sampling_mode") or "token_truncate"),
-            off_policy_limit=native.get("off_policy_mask_threshold"),
-            uses_engine=bool(native.get("use_vllm")),
-            masks_truncated=bool(native.get("mask_truncated_completions")),
-            fused=bool(native.get("use_liger_kernel") or native.get("use_liger_loss")) and not bounds.at_least((1, 14)),
+            sampling_mode=native.word("vllm_importance_sampling_mode") or "token_truncate",
+            off_policy_limit=native.number("off_policy_mask_threshold"),
+            uses_engine=bool(native.flag("use_vllm")),
+            masks_truncated=bool(native.flag("mask_truncated_completions")),
+            fused=bool(native.flag("use_liger_kernel") or native.flag("use_liger_loss")) and not bounds.at_least((1, 14)),
             plain_loss=_plain_loss(native, version, loss_type, per_sequence=level == _SEQUENCES),
             microbatch_rows=rows,
             generation_rows=None if rows is None else rows * steps_per_generation,
             clipped_ratio_of_rank=_between(bounds, (0, 18), (0, 18, 1)) if ranks > 1 else False,
         )
+        known = None not in (epsilon, beta) and native.doubts.keys().isdisjoint(_OF_UPDATE)
+        return replace(found, known_update=known)
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -184,32 +207,41 @@ class Settings:
         return self.reward_weights or MappingProxyType({})
 
 
-def _pair(native: Mapping[str, Any], name: str, default: tuple[float, float]) -> tuple[float, float]:
-    positive, negative = (native.get(f"{name}_{side}") for side in ("pos", "neg"))
-    return (
-        default[0] if positive is None else float(positive),
-        default[1] if negative is None else float(negative),
-    )
+def doubts(info: RunInfo) -> Iterator[str]:
+    """What of the configuration does not fit, or says two things."""
+    native = Native(info.config.native)
+    Settings.read(info, native)
+    yield from native.told()
+    yield from contradictions(native, info.config, _SAME)
 
 
-def _corrects(native: Mapping[str, Any], bounds: Bounds) -> bool:
-    corrects = native.get("vllm_importance_sampling_correction")
-    return bool(native.get("use_vllm")) and (not bounds.before((0, 23)) if corrects is None else bool(corrects))
+def _pair(native: Native, name: str, default: tuple[float, float]) -> tuple[float, float]:
+    positive, negative = (native.number(f"{name}_{side}", at) for side, at in zip(("pos", "neg"), default, strict=True))
+    return positive or 0.0, negative or 0.0
 
 
-def _scaling(value: Any) -> str:
-    return {True: "group", False: "none"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+def _corrects(native: Native, bounds: Bounds) -> bool:
+    corrects = native.flag("vllm_importance_sampling_correction", not bounds.before((0, 23)))
+    return bool(native.flag("use_vllm")) and bool(corrects)
 
 
-def _plain_loss(native: Mapping[str, Any], version: Switches, loss_type: str, *, per_sequence: bool) -> bool:
+def _scaling(native: Native) -> str:
+    """How rewards are scaled: a word, or, of older versions, whether they are at all."""
+    name = "scale_rewards"
+    if native.is_flag(name):
+        return "group" if native.flag(name) else "none"
+    return native.word(name) or "group"
+
+
+def _plain_loss(native: Native, version: Switches, loss_type: str, *, per_sequence: bool) -> bool:
     """Whether the loss has none of the terms that cannot be recomputed from the recorded columns.
 
     A quantile of the entropies needs a whole micro-batch at once, an adaptive coefficient what came before; and LUSPO's loss
     covered the padding before 1.10, unless all its terms were of whole sequences.
     """
-    if float(native.get("top_entropy_quantile") or 1.0) < 1.0 or native.get("use_adaptive_entropy"):
+    if (native.number("top_entropy_quantile") or 1.0) < 1.0 or native.flag("use_adaptive_entropy"):
         return False
     if loss_type == "luspo" and not version.mean_bonus:
-        by_token = bool(native.get("use_vllm")) and str(native.get("vllm_importance_sampling_mode")).startswith("token")
-        return per_sequence and not float(native["beta"]) and not by_token
+        by_token = bool(native.flag("use_vllm")) and (native.word("vllm_importance_sampling_mode") or "").startswith("token")
+        return per_sequence and not native.number("beta") and not by_token
     return bool(loss_type)

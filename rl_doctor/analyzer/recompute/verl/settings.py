@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from rl_doctor.analyzer.recompute.verl.versions import Era
+from rl_doctor.analyzer.recompute.native import Native, Pair, contradictions
+from rl_doctor.analyzer.recompute.verl.versions import Era, eras_of
 from rl_doctor.schema import RunConfig, RunInfo
 
 _ACTOR: Final = "actor_rollout_ref.actor"
 _KL: Final[Mapping[str, str]] = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 _BYPASS: Final = "bypass_mode"
+_SAME: Final[tuple[Pair, ...]] = (
+    ((f"{_ACTOR}.clip_ratio_low", f"{_ACTOR}.clip_ratio"), "clip_low"),
+    ((f"{_ACTOR}.clip_ratio_high", f"{_ACTOR}.clip_ratio"), "clip_high"),
+    ((f"{_ACTOR}.clip_ratio_c",), "dual_clip"),
+    ((f"{_ACTOR}.entropy_coeff",), "entropy_coef"),
+    ((f"{_ACTOR}.loss_agg_mode",), "loss_agg"),
+    (("critic.cliprange_value",), "value_clip"),
+)
+_CORRECTIONS: Final = ("algorithm.rollout_correction", f"{_ACTOR}.policy_loss.rollout_correction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,8 @@ class Settings:
 
     ``loss_agg`` is how the policy loss is aggregated, ``configured_agg`` how all else is: some losses have their own way.
     ``jagged`` is whether the driver pads responses to the longest of the batch, not to the configured limit. ``substeps`` is how
-    many updates, each on a part of the batch, are logged as one step. ``actor_entropy`` is whether the actor computes one.
+    many updates, each on a part of the batch, are logged as one step, 0 where it is not known. ``actor_entropy`` is whether the
+    actor computes one.
     """
 
     era: Era
@@ -66,26 +77,26 @@ class Settings:
     actor_entropy: bool
 
     @classmethod
-    def of(cls, info: RunInfo, era: Era) -> Settings:
+    def of(cls, info: RunInfo, era: Era, native: Native | None = None) -> Settings:
         """Read the settings from the native configuration where it was recorded, else from its canonical form."""
-        config, native = info.config, info.config.native or {}
+        config = info.config
+        native = Native(config.native) if native is None else native
         mode = _loss_mode(info, native)
-        configured = aggregation = _at(native, f"{_ACTOR}.loss_agg_mode") or config.loss_agg
+        configured = aggregation = native.word(f"{_ACTOR}.loss_agg_mode", config.loss_agg)
         if mode == "sapo" or (mode == "gspo" and era.gspo_configured is False):
             aggregation = "seq-mean-token-mean"
         elif mode == "gspo" and era.gspo_configured is None:
             aggregation = None
-        in_loss = _at(native, f"{_ACTOR}.kl_loss_type") or (None if config.kl_in_reward else config.kl_estimator)
-        in_reward = _at(native, "algorithm.kl_penalty") or (config.kl_estimator if config.kl_in_reward else None)
-        correction = _correction(
-            _at(native, "algorithm.rollout_correction") or _at(native, f"{_ACTOR}.policy_loss.rollout_correction")
-        )
+        in_loss = native.word(f"{_ACTOR}.kl_loss_type", None if config.kl_in_reward else config.kl_estimator)
+        in_reward = native.word("algorithm.kl_penalty", config.kl_estimator if config.kl_in_reward else None)
+        place = next((one for one in _CORRECTIONS if one in native), _CORRECTIONS[0])
+        correction = _correction(native, place)
         if era.minor >= (0, 7) and (mode == _BYPASS or (not era.engine and correction is not None and correction.bypass)):
             mode = _bypassed(correction)
-        elif era.minor < (0, 7) and _at(native, "algorithm.rollout_correction.use_policy_gradient"):
+        elif era.minor < (0, 7) and native.flag("algorithm.rollout_correction.use_policy_gradient"):
             mode = "rollout_correction"
-        entropy_coef = _number(_at(native, f"{_ACTOR}.entropy_coeff"), config.entropy_coef)
-        version_one, nine = _at(native, "trainer.use_v1"), era.minor >= (0, 9)
+        entropy_coef = native.number(f"{_ACTOR}.entropy_coeff", config.entropy_coef)
+        version_one, nine = native.flag("trainer.use_v1"), era.minor >= (0, 9)
         return cls(
             era=era,
             loss_mode=mode,
@@ -93,22 +104,22 @@ class Settings:
             configured_agg=configured,
             low=_bound(native, "low", config.clip_low),
             high=_bound(native, "high", config.clip_high),
-            dual_clip=_number(_at(native, f"{_ACTOR}.clip_ratio_c"), config.dual_clip),
+            dual_clip=native.number(f"{_ACTOR}.clip_ratio_c", config.dual_clip),
             entropy_coef=entropy_coef,
             kl_coef=_kl_coef(config, native),
             kl_type=_estimator(in_loss),
             reward_kl_type=_estimator(in_reward),
-            tau_positive=_number(_at(native, f"{_ACTOR}.tau_pos")),
-            tau_negative=_number(_at(native, f"{_ACTOR}.tau_neg")),
-            dro_beta=_number(_at(native, f"{_ACTOR}.policy_loss.dro_beta")),
+            tau_positive=native.number(f"{_ACTOR}.tau_pos"),
+            tau_negative=native.number(f"{_ACTOR}.tau_neg"),
+            dro_beta=native.number(f"{_ACTOR}.policy_loss.dro_beta"),
             correction=correction,
-            jagged=bool(version_one) if nine and version_one is not None else None if nine else False,
-            substeps=_substeps(native),
+            jagged=version_one if nine else False,
+            substeps=_substeps(native) if _settled(native, place) else 0,
             response_limit=config.max_response_length,
-            prompt_limit=_at(native, "data.max_prompt_length"),
-            value_clip=_number(_at(native, "critic.cliprange_value"), config.value_clip),
-            value_agg=_at(native, "critic.loss_agg_mode"),
-            actor_entropy=bool(_at(native, f"{_ACTOR}.calculate_entropy") or entropy_coef),
+            prompt_limit=native.whole("data.max_prompt_length"),
+            value_clip=native.number("critic.cliprange_value", config.value_clip),
+            value_agg=native.word("critic.loss_agg_mode"),
+            actor_entropy=bool(native.flag(f"{_ACTOR}.calculate_entropy") or entropy_coef),
         )
 
     @property
@@ -122,32 +133,50 @@ class Settings:
         return self.correction is not None and self.correction.bypass
 
 
-def _loss_mode(info: RunInfo, native: Mapping[str, Any]) -> str:
-    """The policy loss: as configured; else GSPO's where that is the algorithm."""
+def doubts(info: RunInfo) -> Iterator[str]:
+    """What of the configuration does not fit, or says two things."""
+    native = Native(info.config.native)
+    for era in eras_of(info.trainer_version, info.config.native or {}, ()):
+        Settings.of(info, era, native)
+    yield from native.told()
+    yield from contradictions(native, info.config, _SAME)
+
+
+def _loss_mode(info: RunInfo, native: Native) -> str:
+    """The policy loss: as configured; else GSPO's where that is the algorithm. "" where it is not known."""
+    section = f"{_ACTOR}.policy_loss"
+    if native.section(section) is None:
+        return ""
+    named = next((path for path in (f"{section}.loss_mode", "loss_mode") if path in native), None)
+    if named is not None:
+        return native.word(named) or ""
     algorithm = (info.algorithm or "").lower()
-    named = _at(native, f"{_ACTOR}.policy_loss.loss_mode") or native.get("loss_mode")
-    return str(named or (algorithm if algorithm in {"gspo", "cispo", "sapo", "gpg"} else "vanilla"))
+    return algorithm if algorithm in {"gspo", "cispo", "sapo", "gpg"} else "vanilla"
 
 
-def _bound(native: Mapping[str, Any], side: str, otherwise: float | None) -> float | None:
+def _bound(native: Native, side: str, otherwise: float | None) -> float | None:
     """One side of the clip range, or of what the loss bounds instead of the ratio."""
-    both = _number(_at(native, f"{_ACTOR}.clip_ratio"), otherwise)
-    return _number(_at(native, f"{_ACTOR}.clip_ratio_{side}"), both)
+    both = native.number(f"{_ACTOR}.clip_ratio", otherwise)
+    return native.number(f"{_ACTOR}.clip_ratio_{side}", both)
 
 
-def _kl_coef(config: RunConfig, native: Mapping[str, Any]) -> float | None:
+def _kl_coef(config: RunConfig, native: Native) -> float | None:
     """Coefficient of the KL term of the loss; 0 where it has none."""
-    used = _at(native, f"{_ACTOR}.use_kl_loss")
-    if used is None:
+    switch = f"{_ACTOR}.use_kl_loss"
+    if switch not in native:
         return 0.0 if config.kl_in_reward else config.kl_coef
-    return _number(_at(native, f"{_ACTOR}.kl_loss_coef")) if used else 0.0
+    used = native.flag(switch)
+    return None if used is None else native.number(f"{_ACTOR}.kl_loss_coef") if used else 0.0
 
 
-def _substeps(native: Mapping[str, Any]) -> int:
-    """How often the policy is updated, on a part of the batch each, before a step is logged."""
-    if _at(native, "trainer.v1.trainer_mode") != "separate_async":
+def _substeps(native: Native) -> int:
+    """How often the policy is updated, on a part of the batch each, before a step is logged; 0 where that is not known."""
+    mode = native.word("trainer.v1.trainer_mode", "")
+    if mode is None:
+        return 0
+    if mode != "separate_async":
         return 1
-    return int(_at(native, "trainer.v1.separate_async.parameter_sync_step") or 1)
+    return native.whole("trainer.v1.separate_async.parameter_sync_step", 1) or 0
 
 
 def _bypassed(correction: Correction | None) -> str:
@@ -159,42 +188,30 @@ def _bypassed(correction: Correction | None) -> str:
     return "vanilla"
 
 
-def _correction(given: Any) -> Correction | None:
-    if not isinstance(given, Mapping):
+def _settled(native: Native, place: str) -> bool:
+    """Whether all of the rollout correction that is there fits."""
+    return not any(name.startswith(place) for name in native.doubts)
+
+
+def _correction(native: Native, place: str) -> Correction | None:
+    if not native.section(place):
         return None
-    bounds = given.get("rollout_is_threshold", 2.0)
-    parts = [part for part in str(bounds).split("_") if part.strip()]
-    try:
-        numbers = [float(part) for part in parts]
-    except ValueError:
-        numbers = []
+    level = native.word(f"{place}.rollout_is")
+    numbers = (native.parts(f"{place}.rollout_is_threshold", (2.0,)) if level else None) or (2.0,)
     drops = len(numbers) > 1
-    level = given.get("rollout_is")
     return Correction(
-        bypass=bool(given.get("bypass_mode")),
-        loss_type=str(given.get("loss_type") or "ppo_clip"),
-        weights=str(level) if level and numbers else None,
+        bypass=bool(native.flag(f"{place}.bypass_mode")),
+        loss_type=native.word(f"{place}.loss_type") or "ppo_clip",
+        weights=level or None,
         lower=numbers[0] if drops else None,
-        upper=numbers[-1] if numbers else 0.0,
+        upper=numbers[-1],
         drops=drops,
-        normalised=bool(given.get("rollout_is_batch_normalize")),
-        rejection=given.get("rollout_rs") or None,
-        thresholds=None if given.get("rollout_rs_threshold") is None else str(given["rollout_rs_threshold"]),
+        normalised=bool(native.flag(f"{place}.rollout_is_batch_normalize")),
+        rejection=native.word(f"{place}.rollout_rs") or None,
+        thresholds=native.text(f"{place}.rollout_rs_threshold"),
     )
 
 
-def _estimator(name: Any) -> str | None:
-    word = str(name or "").removesuffix("+")
+def _estimator(name: str | None) -> str | None:
+    word = (name or "").removesuffix("+")
     return _KL.get(word, word) if _KL.get(word, word) in {"k1", "k2", "k3", "abs"} else None
-
-
-def _at(native: Mapping[str, Any], path: str) -> Any:
-    value: Any = native
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
-def _number(value: Any, otherwise: float | None = None) -> float | None:
-    known = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if known else otherwise

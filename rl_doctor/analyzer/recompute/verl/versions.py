@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, Final, Literal
 
 from rl_doctor.analyzer.dialects.registry import Bounds, Version, bounds_of
+from rl_doctor.analyzer.recompute.native import nested
 
 Workers = Literal["engine", "fsdp", "megatron"]
 Losses = Literal["mean", "scaled mean", "scaled sum"]
@@ -104,11 +105,10 @@ def eras_of(version: str | None, native: Mapping[str, Any], names: Collection[st
     developed = (version or "").startswith("0.8.0.dev")
     minors = [(0, 7)] if developed else [one for one, after in pairwise((*_MINORS, _LAST)) if not _apart(bounds, one, after)]
     gspo = bounds.at_least(_GSPO) if bounds.at_least(_GSPO) or bounds.before(_GSPO) else None
-    trainer, actor = native.get("trainer"), _section(native, "actor_rollout_ref", "actor")
-    choice = trainer.get("use_legacy_worker_impl") if isinstance(trainer, Mapping) else None
+    choice = nested(native, "trainer.use_legacy_worker_impl")
     if developed and choice is None:
         return ()
-    older: Workers = "megatron" if actor.get("strategy") == "megatron" else "fsdp"
+    older: Workers = "megatron" if nested(native, "actor_rollout_ref.actor.strategy") == "megatron" else "fsdp"
     new = choice == "disable" or not _OF_THE_ENGINE.isdisjoint(names)
     return tuple(Era(minor, "engine" if minor >= (0, 8) or (minor == (0, 7) and new) else older, gspo) for minor in minors)
 
@@ -116,10 +116,3 @@ def eras_of(version: str | None, native: Mapping[str, Any], names: Collection[st
 def _apart(bounds: Bounds, first: Version, after: Version) -> bool:
     """Whether no version that is possible is at least ``first`` and before ``after``."""
     return bounds.before(first) or bounds.at_least(after)
-
-
-def _section(native: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    for name in path:
-        found = native.get(name)
-        native = found if isinstance(found, Mapping) else {}
-    return native

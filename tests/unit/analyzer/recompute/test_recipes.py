@@ -14,7 +14,8 @@ from rl_doctor.analyzer.derive import restricted
 from rl_doctor.analyzer.dialects.recipes import UNDIVIDED, Fold, Recipe, Stage, exact, of
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, trainers
 from rl_doctor.analyzer.recompute import folds
-from rl_doctor.analyzer.recompute.configured import nested, resolved, setting
+from rl_doctor.analyzer.recompute.configured import resolved, setting
+from rl_doctor.analyzer.recompute.native import nested
 from rl_doctor.analyzer.recompute.recipes import keys_of
 from rl_doctor.analyzer.recompute.registry import Entries, Logged, dialects
 from rl_doctor.schema import RunConfig, RunInfo
