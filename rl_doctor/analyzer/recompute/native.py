@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from rl_doctor.schema import RunConfig
@@ -60,6 +60,10 @@ class Native:
         """A setting that is true or false; see ``number``."""
         return self._read(name, as_flag, "true or false", otherwise)
 
+    def words(self, name: str) -> tuple[str, ...] | None:
+        """A setting that is a word or a list of words; see ``number``."""
+        return self._read(name, _as_words, "a word or a list of words", None)
+
     def is_flag(self, name: str) -> bool:
         """Whether the setting is true or false, and nothing else."""
         value = self._values.get(name)
@@ -72,6 +76,16 @@ class Native:
     def numbers(self, name: str, count: int) -> tuple[float, ...] | None:
         """A setting that is a list of ``count`` numbers; see ``number``."""
         return self._read(name, lambda value: _as_numbers(value, count), f"a list of {count} numbers", None)
+
+    def choice(self, name: str, known: Collection[str], otherwise: str) -> str:
+        """A setting that is one of some words; ``otherwise`` where it is not there, too, or none of them, which is noted."""
+        if name not in self:
+            return otherwise
+        value = self._values.get(name)
+        if isinstance(value, str) and value in known:
+            return value
+        self.doubts[name] = f"{', '.join(list(known)[:-1])} or {list(known)[-1]}"
+        return otherwise
 
     def parts(self, name: str, otherwise: tuple[float, ...]) -> tuple[float, ...] | None:
         """A setting that is a number, or several with ``_`` between them; see ``number``."""
@@ -128,6 +142,11 @@ def as_flag(value: Any) -> bool | None:
 def as_word(value: Any) -> str | None:
     """A text; None for anything else."""
     return value if isinstance(value, str) else None
+
+
+def _as_words(value: Any) -> tuple[str, ...] | None:
+    found = (value,) if isinstance(value, str) else value
+    return tuple(found) if isinstance(found, list | tuple) and all(isinstance(one, str) for one in found) else None
 
 
 def _as_numbers(value: Any, count: int) -> tuple[float, ...] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -114,6 +114,7 @@ class Dialect:
         missing_rows: how many rows a step lacks: with any, nothing is compared at it. None where the keys see to it themselves.
         settings: what of the run's description the keys depend on: a session whose number of ranks or configuration gives others
             has its steps judged by them. None where all sessions are judged by the newest one's.
+        doubts: what of the run's description does not fit or says two things, a sentence each.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Dialect:
     source: str
     missing_rows: Metric | None = None
     settings: Callable[[RunInfo], object] | None = None
+    doubts: Callable[[RunInfo], Iterable[str]] = lambda _: ()
 
 
 _DIALECTS: Final[dict[str, Dialect]] = {}
@@ -129,14 +131,14 @@ _DIALECTS: Final[dict[str, Dialect]] = {}
 
 def dialect(
     name: str, applies: Callable[[RunInfo], bool], *, source: str, missing_rows: Metric | None = None,
-    settings: Callable[[RunInfo], object] | None = None,
+    settings: Callable[[RunInfo], object] | None = None, doubts: Callable[[RunInfo], Iterable[str]] = lambda _: (),
 ) -> Callable[[Keys], Dialect]:  # fmt: skip
     """Decorate the function that lists what a trainer logs, and register it as a dialect."""
 
     def register(logged: Keys) -> Dialect:
         if name in _DIALECTS:
             raise ValueError(f"dialect {name} is registered twice")
-        _DIALECTS[name] = Dialect(name, applies, logged, source, missing_rows, settings)
+        _DIALECTS[name] = Dialect(name, applies, logged, source, missing_rows, settings, doubts)
         return _DIALECTS[name]
 
     return register

@@ -25,7 +25,7 @@ from rl_doctor.analyzer.derive import (
 from rl_doctor.analyzer.formulas.value import clipped_value_errors
 from rl_doctor.analyzer.recompute.openrlhf.rollouts import acting_length
 from rl_doctor.analyzer.recompute.openrlhf.rollouts import keys as rollout_keys
-from rl_doctor.analyzer.recompute.openrlhf.settings import Settings
+from rl_doctor.analyzer.recompute.openrlhf.settings import Settings, doubts
 from rl_doctor.analyzer.recompute.openrlhf.tokens import Terms, estimate, terms
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, Entries, Hypothesis, Logged, at_least, dialect
 from rl_doctor.analyzer.recompute.stages import (
@@ -83,7 +83,7 @@ def _missing_rows() -> Metric:
 
 
 @dialect(
-    "OpenRLHF", _applies, missing_rows=_missing_rows(),
+    "OpenRLHF", _applies, missing_rows=_missing_rows(), doubts=doubts,
     source="openrlhf 0.11, models/loss.py, models/utils.py, trainer/ray/ppo_actor.py, ppo_critic.py, experience_maker.py",
 )  # fmt: skip
 def openrlhf(info: RunInfo, _columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from rl_doctor.analyzer.recompute.native import Native, Pair, contradictions
 from rl_doctor.schema import RunInfo
 
 Gating = Literal["ratio", "binary_kl", "tv"]
 _GATINGS: Final[Mapping[str, Gating]] = {"ratio": "ratio", "binary_kl": "binary_kl", "tv": "tv"}
+_SAME: Final[tuple[Pair, ...]] = ((("actor.dual_clip",), "dual_clip"), (("algo.kl.init_coef",), "kl_coef"))
 _TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "tis": ("token", "clip"),
     "icepop": ("token", "mask"),
@@ -50,50 +52,63 @@ class Settings:
 
     @classmethod
     def of(cls, info: RunInfo) -> Settings | None:
-        """Read the settings; None where the native arguments were not recorded."""
-        native = info.config.native
-        if not native or "actor.policy_loss_type" not in native or not native.get("actor.eps_clip_low_high"):
+        """Read the settings; None where the native arguments were not recorded, or do not fit."""
+        native = Native(info.config.native)
+        found = cls.read(info, native)
+        return None if native.doubts else found
+
+    @classmethod
+    def read(cls, info: RunInfo, native: Native) -> Settings | None:
+        """Read the settings from arguments, which note what does not fit."""
+        loss, ends = native.word("actor.policy_loss_type"), native.numbers("actor.eps_clip_low_high", 2)
+        if loss is None or ends is None:
             return None
-        low, high = native["actor.eps_clip_low_high"]
-        loss = str(native["actor.policy_loss_type"])
         level, mode, gating = _correction(native)
-        dynamic = bool(native.get("train.dynamic_batch_enable"))
-        samples = int(native.get("rollout.n_samples_per_prompt") or 1)
-        bounds = native.get("algo.advantage.is_correction_threshold") or (0.5, 5.0)
-        clip = native.get("reward.clip_range")
-        coefficient = native.get("algo.kl.init_coef")
+        dynamic = bool(native.flag("train.dynamic_batch_enable"))
+        samples = native.whole("rollout.n_samples_per_prompt") or 1
+        bounds = native.numbers("algo.advantage.is_correction_threshold", 2) or (0.5, 5.0)
+        clip = native.numbers("reward.clip_range", 2)
+        coefficient = native.number("algo.kl.init_coef")
         return cls(
             loss=loss,
-            per_sequence_loss=loss == "gspo" or native.get("actor.loss_agg_mode", "token-mean") != "token-mean",
-            low=1.0 - float(low),
-            high=1.0 + float(high),
-            dual_clip=None if native.get("actor.dual_clip") is None else float(native["actor.dual_clip"]),
+            per_sequence_loss=loss == "gspo" or native.word("actor.loss_agg_mode", "token-mean") != "token-mean",
+            low=1.0 - ends[0],
+            high=1.0 + ends[1],
+            dual_clip=native.number("actor.dual_clip"),
             correction=level,
             correction_mode=mode,
             gating=gating,
-            bounds=(float(bounds[0]), float(bounds[1])),
-            kl_in_loss=bool(native.get("algo.kl.use_loss")),
-            kl_estimator=str(native.get("algo.kl.estimator") or "k1"),
-            kl_coefficient=None if coefficient is None or native.get("algo.kl.target") is not None else float(coefficient),
+            bounds=(bounds[0], bounds[1]),
+            kl_in_loss=bool(native.flag("algo.kl.use_loss")),
+            kl_estimator=native.word("algo.kl.estimator") or "k1",
+            kl_coefficient=None if native.number("algo.kl.target") is not None else coefficient,
             dynamic=dynamic,
-            microbatch=None if dynamic else int(native.get("train.micro_batch_size") or 1),
+            microbatch=None if dynamic else native.whole("train.micro_batch_size") or 1,
             samples=samples,
-            rollouts=int(native.get("rollout.batch_size") or 0) * samples,
-            estimator=str(native.get("algo.advantage.estimator")),
-            reward_clip=(float(clip[0]), float(clip[1])) if clip else None,
-            longest=native.get("data.max_len"),
+            rollouts=(native.whole("rollout.batch_size") or 0) * samples,
+            estimator=native.word("algo.advantage.estimator") or "",
+            reward_clip=(clip[0], clip[1]) if clip else None,
+            longest=native.whole("data.max_len"),
             value_clip=info.config.value_clip,
         )
 
 
-def _correction(native: Mapping[str, Any]) -> tuple[str, str, Gating]:
+def doubts(info: RunInfo) -> Iterator[str]:
+    """What of the arguments does not fit, or says two things."""
+    native = Native(info.config.native)
+    Settings.read(info, native)
+    yield from native.told()
+    yield from contradictions(native, info.config, _SAME)
+
+
+def _correction(native: Native) -> tuple[str, str, Gating]:
     """Level, mode and gating of the correction; before 0.11.2 a switch and a type that stood for them."""
     prefix = "algo.advantage.is_correction"
     if f"{prefix}_enable" in native:
-        level, mode = _TYPES[str(native.get(f"{prefix}_type") or "tis")] if native[f"{prefix}_enable"] else ("off", "mask")
-        return level, mode, "ratio"
+        level, mode = _TYPES[native.choice(f"{prefix}_type", _TYPES, "tis")]
+        return (level, mode, "ratio") if native.flag(f"{prefix}_enable") else ("off", "mask", "ratio")
     return (
-        str(native.get(f"{prefix}_level") or "off"),
-        str(native.get(f"{prefix}_mode") or "mask"),
-        _GATINGS[str(native.get(f"{prefix}_gating") or "ratio")],
+        native.word(f"{prefix}_level") or "off",
+        native.word(f"{prefix}_mode") or "mask",
+        _GATINGS[native.choice(f"{prefix}_gating", _GATINGS, "ratio")],
     )

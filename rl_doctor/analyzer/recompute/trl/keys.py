@@ -19,7 +19,7 @@ from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged, d
 from rl_doctor.analyzer.recompute.stages import Flags
 from rl_doctor.analyzer.recompute.trl import rollouts
 from rl_doctor.analyzer.recompute.trl.rows import value
-from rl_doctor.analyzer.recompute.trl.settings import Settings
+from rl_doctor.analyzer.recompute.trl.settings import Settings, doubts
 from rl_doctor.analyzer.recompute.trl.tokens import Terms
 from rl_doctor.analyzer.recompute.trl.update import clip_keys, entropy, grpo_keys, rloo_loss
 from rl_doctor.schema import REWARD_COMPONENT_PREFIX, RunInfo
@@ -44,7 +44,7 @@ def _applies(info: RunInfo, algorithm: str, first: tuple[int, ...]) -> bool:
 
 @dialect(
     "TRL GRPO", partial(_applies, algorithm="grpo", first=_FIRST), source="trl 0.16 to 1.16, trainer/grpo_trainer.py",
-    settings=Settings.of,
+    settings=Settings.of, doubts=doubts,
 )  # fmt: skip
 def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
     """What ``GRPOTrainer`` logs."""
@@ -61,7 +61,7 @@ def grpo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
 
 @dialect(
     "TRL RLOO", partial(_applies, algorithm="rloo", first=_FIRST_RLOO), source="trl 0.22 to 1.16, trainer/rloo_trainer.py",
-    settings=Settings.of,
+    settings=Settings.of, doubts=doubts,
 )  # fmt: skip
 def rloo(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
     """What ``RLOOTrainer`` logs."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from rl_doctor.analyzer.formulas.preference import (
     prefers_chosen,
     robust_dpo_loss,
 )
+from rl_doctor.analyzer.recompute.native import Native, contradictions
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, Logged, dialect, entry
 from rl_doctor.analyzer.recompute.trl.rows import value
 from rl_doctor.analyzer.registry import Reduction, sequence_value
@@ -93,10 +94,47 @@ def _plain(values: Floats, size: Floats) -> tuple[Floats, Floats]:
     return values, np.abs(values) + size
 
 
-def _settings(info: RunInfo) -> tuple[float | None, Mapping[str, Any]]:
-    native = info.config.native or {}
-    beta = native.get("beta", info.config.kl_coef)
-    return (None if beta is None else float(beta)), native
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of ``DPOConfig`` the keys depend on; None where it is not known.
+
+    ``kind`` is the loss type, None for several, and where the loss is not a plain mean over the pairs; ``tail`` whether the
+    tail of the longer response counts less.
+    """
+
+    beta: float | None
+    kind: str | None
+    smoothing: float | None
+    weight: float | None
+    tail: bool
+
+    @classmethod
+    def of(cls, info: RunInfo) -> Settings:
+        """Read the settings."""
+        return cls.read(info, Native(info.config.native))
+
+    @classmethod
+    def read(cls, info: RunInfo, native: Native) -> Settings:
+        """Read the settings from a configuration, which notes what does not fit."""
+        kinds = native.words("loss_type") or ()
+        plain = "use_weighting" not in native or native.flag("use_weighting") is False
+        one = len(kinds) == 1 and plain and native.word("f_divergence_type") == "reverse_kl"
+        weights = native.numbers("loss_weights", 1) if one and "loss_weights" in native else (1.0,)
+        return cls(
+            beta=native.number("beta", info.config.kl_coef),
+            kind=kinds[0] if one else None,
+            smoothing=native.number("label_smoothing", 0.0),
+            weight=weights[0] if weights else None,
+            tail="ld_alpha" in native,
+        )
+
+
+def _doubts(info: RunInfo) -> Iterator[str]:
+    """What of the configuration does not fit, or says two things."""
+    native = Native(info.config.native)
+    Settings.read(info, native)
+    yield from native.told()
+    yield from contradictions(native, info.config, ((("beta",), "kl_coef"),))
 
 
 def _applies(info: RunInfo) -> bool:
@@ -104,16 +142,17 @@ def _applies(info: RunInfo) -> bool:
     return known and bounds_of(info.trainer_version).at_least(_FIRST)
 
 
-@dialect("TRL DPO", _applies, source="trl 0.29 to 1.16, trainer/dpo_trainer.py", settings=_settings)
+@dialect("TRL DPO", _applies, source="trl 0.29 to 1.16, trainer/dpo_trainer.py", settings=Settings.of, doubts=_doubts)
 def dpo(info: RunInfo, _columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
     """What ``DPOTrainer`` logs."""
-    beta, native = _settings(info)
-    if info.partial or native.get("ld_alpha") is not None:  # the tail of the longer response counts less
+    settings = Settings.of(info)
+    beta = settings.beta
+    if info.partial or settings.tail:
         return ()
     found = dict(_logprobs())
     if beta is not None:
         found |= _rewards(beta)
-        loss = _loss(beta, native)
+        loss = _loss(beta, settings)
         if loss is not None and "aux_loss" not in names:
             found["loss"] = loss
     return tuple(_logged(name, of_pair) for name, of_pair in found.items())
@@ -144,15 +183,11 @@ def _rewards(beta: float) -> Mapping[str, Value]:
     }
 
 
-def _loss(beta: float, native: Mapping[str, Any]) -> Value | None:
+def _loss(beta: float, settings: Settings) -> Value | None:
     """The loss of one loss type; None where it is not one of those that are recomputed."""
-    kinds, smoothing = native.get("loss_type"), float(native.get("label_smoothing") or 0.0)
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if not kinds or len(kinds) > 1 or native.get("use_weighting") or native.get("f_divergence_type") != "reverse_kl":
+    kind, smoothing, weight = settings.kind, settings.smoothing, settings.weight
+    if kind is None or smoothing is None or weight is None or (kind == "ipo" and not beta):
         return None
-    (kind,) = kinds
-    weights = native.get("loss_weights")
-    weight = float(weights[0]) if weights else 1.0
     losses: Mapping[str, Callable[[Floats], Floats]] = {
         "sigmoid": lambda logits: dpo_loss(logits, beta),
         "sigmoid_norm": lambda logits: dpo_loss(logits, beta),
