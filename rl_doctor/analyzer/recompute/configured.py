@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rl_doctor.analyzer.dialects.recipes import Argument, Of, Recipe
-from rl_doctor.analyzer.recompute.native import nested
+from rl_doctor.analyzer.dialects.registry import Trainer
+from rl_doctor.analyzer.recompute.native import as_flag, as_number, nested
 from rl_doctor.analyzer.recompute.quantities.registry import Given, needs_of
 from rl_doctor.schema import RunInfo
 
@@ -17,6 +18,14 @@ _WORD: Final = "word."
 _MAYBE: Final = "?"
 _TOLD: Final = ("minibatch", "microbatch")
 """Columns of ``CELL`` that a run has unless nothing is known of its parts; without the others there is one rank, one pass."""
+_WORDS: Final = frozenset(
+    {"action", "agg", "anchor", "dppo", "kind", "level", "metric", "sequence_mask", "tis", "unit"}
+)  # fmt: skip
+"""Arguments that are words."""
+_FLAGS: Final = frozenset({"others", "ranged", "recompute", "weighted"})
+"""Arguments that are true or false; of those that are neither, ``filters`` is a list and the others are numbers."""
+_FLAG_OR_NUMBER: Final = "dual"
+_FILTERS: Final = "filters"
 UNSETTLED: Final = object()
 """Stands for a setting that is not known, and equals nothing."""
 
@@ -78,7 +87,58 @@ def _fixed(value: Any) -> Any:
     """A setting whose lists are tuples and whose mappings are tuples of their items, so that it can be a key."""
     if isinstance(value, Mapping):
         return tuple((name, _fixed(one)) for name, one in sorted(value.items()))
-    return tuple(map(_fixed, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return tuple(map(_fixed, value))
+    return _plain(value) if isinstance(value, str) else value
+
+
+def _plain(text: str) -> Any:
+    """The number or truth value that a text says, or the text."""
+    flag, number = as_flag(text), as_number(text)
+    return flag if flag is not None else text if number is None else number
+
+
+def misfit(argument: str, value: Any) -> str:
+    """What a setting is not, though it would have to be for the argument that it stands for; "" where it fits."""
+    number = isinstance(value, int | float)
+    if value is None or value is UNSETTLED:
+        return ""
+    if argument in _WORDS:
+        return "" if isinstance(value, str) else "a word"
+    if argument in _FLAGS:
+        return "" if number and value in (0, 1) else "true or false"
+    if argument == _FILTERS:
+        return "" if isinstance(value, tuple) and all(map(_is_mapping, value)) else "a list of mappings"
+    fits = number and not (isinstance(value, bool) and argument != _FLAG_OR_NUMBER) and value == value  # noqa: PLR0124 - NaN
+    return "" if fits else "a number"
+
+
+def _is_mapping(value: Any) -> bool:
+    """Whether it was a mapping, see ``_fixed``."""
+    return isinstance(value, tuple) and all(isinstance(one, tuple) and len(one) == 2 for one in value)
+
+
+def misfits(trainer: Trainer, info: RunInfo) -> Iterator[str]:
+    """What of the trainer's own configuration does not fit, of what its table asks for: a sentence each."""
+    recipes = [recipe for item in trainer.names if item.definition for recipe in item.definition.recipes]
+    asked = dict.fromkeys(pair for recipe in recipes for pair in _asked(recipe))
+    told = {name: kind for argument, name in asked if (kind := misfit(argument, _setting(name, info)))}
+    for name, kind in told.items():
+        yield f"config.{name}: not {kind}, so what depends on it is not known"
+
+
+def _asked(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Arguments with the native settings that they stand for."""
+    quantities = [recipe.value, *(() if recipe.where is None else (recipe.where,))]
+    while quantities:
+        for argument, value in quantities.pop().arguments:
+            if isinstance(value, Of):
+                quantities.append(value)
+            elif isinstance(value, str):
+                names = value.removesuffix(_MAYBE).split("|")
+                yield from ((argument, name) for name in names if name.startswith(_NATIVE))
+    for other in recipe.beside:
+        yield from _asked(other)
 
 
 def resolved(recipe: Recipe, info: RunInfo, words: Mapping[str, str] | None = None) -> Made | None:
@@ -101,6 +161,7 @@ def _given(quantity: Of, info: RunInfo, words: Mapping[str, str] | None) -> Give
                 return None
         elif isinstance(value, str) and value.startswith((_CONFIG, _NATIVE, _WORD)):
             given = setting(value, info, words)
+            given = UNSETTLED if misfit(name, given) and not value.startswith(_WORD) else given
         if given is UNSETTLED:
             return None
         found[name] = given

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal
 
 from rl_doctor.analyzer.dialects.recognise import find_trainer
-from rl_doctor.analyzer.dialects.registry import bounds_of
+from rl_doctor.analyzer.dialects.registry import Version, bounds_of, dotted
 from rl_doctor.analyzer.registry import Metric, Reduction
 from rl_doctor.discovery import import_modules
 from rl_doctor.schema import RunInfo
@@ -42,6 +43,8 @@ class Entries:
         return Entries(self.total + other.total, self.number + other.number, self.tolerance + other.tolerance)
 
 
+NEWEST: Final[Mapping[str, Version]] = {"verl": (0, 9), "trl": (1, 16), "openrlhf": (0, 11)}
+"""The newest version whose definitions are known, of the trainers whose definitions depend on it."""
 UNKNOWN: Final = Entries(math.nan, 1)
 """An entry that the recording is too incomplete to give."""
 
@@ -153,12 +156,19 @@ def dialects() -> Mapping[str, Dialect]:
 def find_dialect(info: RunInfo) -> Dialect | None:
     """The dialect of the trainer that wrote the run, or None where it is unknown.
 
-    It lists the keys that the trainer's own module recomputes, and those beside them that its table has recipes for.
+    It lists the keys that the trainer's own module recomputes, and those beside them that its table has recipes for. A version
+    that is newer than all that are known is taken to log as the newest of them does, as long as its major number is the same.
     """
+    trainer, bounds = find_trainer(info.trainer), bounds_of(info.trainer_version)
+    newest = None if trainer is None else NEWEST.get(trainer.name)
+    if newest is not None and bounds.low is not None and bounds.low[0] > newest[0]:
+        return None
     coded = next((known for known in dialects().values() if known.applies(info)), None)
-    trainer = find_trainer(info.trainer)
+    if coded is not None and newest is not None and bounds.low is not None and bounds.low[:2] > newest:
+        coded = replace(coded, doubts=partial(_with_newer, coded, newest))
     if trainer is None or not any(item.definition and item.definition.recipes for item in trainer.names):
         return coded
+    from rl_doctor.analyzer.recompute.configured import misfits
     from rl_doctor.analyzer.recompute.recipes import keys_of
 
     def logged(described: RunInfo, columns: Collection[str], names: Collection[str]) -> tuple[Logged, ...]:
@@ -166,9 +176,18 @@ def find_dialect(info: RunInfo) -> Dialect | None:
         taken = {item.name for item in first}
         return (*first, *(item for item in keys_of(trainer, described, names, columns) if item.name not in taken))
 
+    def doubts(described: RunInfo) -> Iterable[str]:
+        return dict.fromkeys((*(coded.doubts(described) if coded else ()), *misfits(trainer, described)))
+
     if coded is not None:
-        return replace(coded, logged=logged)
-    return Dialect(trainer.label, lambda _: True, logged, trainer.source)
+        return replace(coded, logged=logged, doubts=doubts)
+    return Dialect(trainer.label, lambda _: True, logged, trainer.source, doubts=doubts)
+
+
+def _with_newer(known: Dialect, newest: Version, info: RunInfo) -> Iterator[str]:
+    """The doubts of a dialect, and that the version is newer than those that are known."""
+    yield f"trainer_version {info.trainer_version} is newer than {dotted(newest)}: judged by what that one logs"
+    yield from known.doubts(info)
 
 
 def at_least(version: str | None, *wanted: int) -> bool:

@@ -100,7 +100,7 @@ def eras_of(version: str | None, native: Mapping[str, Any], names: Collection[st
         names: what was logged.
     """
     bounds = bounds_of(version)
-    if not bounds.at_least(FIRST) or bounds.at_least(_LAST):
+    if bounds.before(FIRST) or bounds.at_least(_LAST):
         return ()
     developed = (version or "").startswith("0.8.0.dev")
     minors = [(0, 7)] if developed else [one for one, after in pairwise((*_MINORS, _LAST)) if not _apart(bounds, one, after)]
