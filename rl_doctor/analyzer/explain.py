@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.comparison import Comparison, Explanation, differing
+from rl_doctor.analyzer.closest import multiplied, pairs
+from rl_doctor.analyzer.comparison import Comparison, Explanation, differing, fits
 from rl_doctor.analyzer.derive import Floats
 from rl_doctor.analyzer.dialects.recipes import CELL
 from rl_doctor.analyzer.engine import Source, analyze, lacking
-from rl_doctor.analyzer.factors import plain_explanations
+from rl_doctor.analyzer.factors import multipliers, plain_explanations
+from rl_doctor.analyzer.recompute.canonical import canonical_keys
 from rl_doctor.analyzer.recompute.registry import Hypothesis, Logged
 from rl_doctor.analyzer.recompute.stages import Summed
 from rl_doctor.analyzer.recompute.variations.cells import RANK, Cells, Gathered, ranks_of
@@ -84,7 +86,7 @@ def explained(
     wrong = {item.name: flags for item in comparisons if (flags := differing(item, limits)) is not None}
     if not wrong:
         return tuple(comparisons)
-    second = _Second(chosen, source, {item.name: item for item in comparisons if item.name in wrong}, wrong)
+    second = _Second(chosen, source, {item.name: item for item in comparisons if item.name in wrong}, wrong, limits)
     with np.errstate(all="ignore"):
         return tuple(second.explained(item) if item.name in wrong else item for item in comparisons)
 
@@ -92,10 +94,14 @@ def explained(
 class _Second:
     """The second pass: which rows of the log it looks at, and what it found."""
 
-    def __init__(self, chosen: Plan, source: Source, items: Mapping[str, Comparison], wrong: Mapping[str, Flags]) -> None:
+    def __init__(self, chosen: Plan, source: Source, items: Mapping[str, Comparison], wrong: Mapping[str, Flags],
+                 limits: Mapping[str, float]) -> None:  # fmt: skip
         self._chosen = chosen
         self._source = source
+        self._wrong, self._share = wrong, limits["explained"]
         self._keys = {item.name: item for item in chosen.logged if item.name in items}
+        canonical = {item.name for item in chosen.canonical}.intersection(items).difference(self._keys)
+        self._keys |= {item.name: item for item in canonical_keys(canonical, chosen.info, chosen.columns)}
         self._varied, self._rolled, self._untried = self._variations()
         judged = self._judged(items, wrong)
         most = max(len(item.steps) for item in items.values())
@@ -105,7 +111,7 @@ class _Second:
                          int(np.clip(_PASSES * most / max(len(shares), 1), 1, _FEW)))  # fmt: skip
         first = self._gather(self._varied, self._steps_of(few))
         self._values = {name: self._tried(items[name], key, first) for name, key in self._keys.items()}
-        left = {name: [one for one in found if _fits_somewhere(items[name], one)] for name, found in self._values.items()}
+        left = {name: self._left(items[name], found, first) for name, found in self._values.items()}
         varied = {name: [one.varied for one in found] for name, found in left.items()}
         self._cells = self._gather(varied, self._steps_of(self._looked))
         for name, found in left.items():
@@ -181,6 +187,19 @@ class _Second:
         varied = [*self._varied[item.name], *self._ranks_alone(key, cells)]
         return [_Tried(one, *self._at_rows(item, key, *_sums_of(cells, one))) for one in varied]
 
+    def _left(self, item: Comparison, found: Sequence[_Tried], cells: Cells) -> list[_Tried]:
+        """The hypotheses that equal the log at one of the first rows, and those that times a number of the run do at all."""
+        if not found:
+            return []
+        numbers = np.stack([one.numbers for one in multipliers(item, self._chosen, cells)])
+        looked = np.isin(item.steps, self._looked[item.name])
+        alone = _fits_multiplied(item, np.where(looked, item.recomputed, np.nan), item.tolerance, numbers)
+        return [
+            one
+            for one in found
+            if _fits_somewhere(item, one) or (not alone and _fits_multiplied(item, one.values, one.slack, numbers))
+        ]
+
     def _engine(self) -> Mapping[str, Series]:
         """What the engine gives of hypotheses about statistics: of tokens at these steps, of generation batches at all."""
         token: list[Metric] = []
@@ -205,11 +224,30 @@ class _Second:
         if key is not None:
             tried = self._values[item.name]
             values = [one.explanation for one in tried if not one.staged]
-            stages = [one.explanation for one in tried if one.staged]
+            stages = [one.explanation for one in self._told_apart(one for one in tried if one.staged)]
             found = [sign, *self._of_statistics(item, key), *values, *factors, *stages]
         rounding = log_rounding(item.logged)
         explanations = tuple(replace(one, tolerance=one.tolerance + rounding) for one in found)
-        return replace(item, explanations=explanations, looked=looked, untried=tuple(self._untried.get(item.name, ())))
+        single = replace(item, explanations=explanations, looked=looked, untried=tuple(self._untried.get(item.name, ())))
+        wrong = self._wrong[item.name]
+        if any(fit.fits(self._share) for fit in fits(single, wrong) if not fit.explanation.approximate):
+            return single
+        numbers = list(multipliers(item, self._chosen, self._cells))
+        names = {one.name for one in numbers}
+        others = [one for one in found if one.name not in names]
+        double = [replace(one, tolerance=one.tolerance + rounding)
+                  for one in pairs(item, wrong & looked, others, numbers, self._share)]  # fmt: skip
+        return replace(single, explanations=(*explanations, *double))
+
+    def _told_apart(self, staged: Iterable[_Tried]) -> list[_Tried]:
+        """Other stages; of those that differ only in what becomes of the ranks one, where there is one rank."""
+        found = list(staged)
+        if any(True for _ in ranks_of(self._cells, _RANKS)):
+            return found
+        known: dict[object, _Tried] = {}
+        for one in sorted(found, key=lambda one: one.varied.of_ranks):  # those that speak of ranks give way
+            known.setdefault(one.varied.at_one_rank, one)
+        return [one for one in found if known[one.varied.at_one_rank] is one]
 
     def _of_statistics(self, item: Comparison, key: Logged) -> Iterator[Explanation]:
         for one in self._rolled[item.name]:
@@ -268,6 +306,12 @@ def _sums_of(cells: Cells, one: Varied) -> tuple[Steps, tuple[Floats, Floats, Fl
 def _fits_somewhere(item: Comparison, one: _Tried) -> bool:
     """Whether a hypothesis equals the log at one of the rows that were looked at."""
     return bool((np.abs(item.logged - one.values) <= one.slack + log_rounding(item.logged)).any())
+
+
+def _fits_multiplied(item: Comparison, values: Floats, slack: Floats, numbers: Floats) -> bool:
+    """Whether values times one of ``numbers`` ``[m, n]`` equal the log at all of the rows at which they are known."""
+    known, equal = multiplied(item, values, slack, numbers)
+    return bool((known.any(axis=1) & (equal == known).all(axis=1)).any())
 
 
 def _looked_at(wrong: Mapping[str, Flags], items: Mapping[str, Comparison], rows: int) -> dict[str, Steps]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,6 +20,16 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Factor = tuple[str, str, Floats]
 """A number of the run: one word, in words, and its value at each row ``[n]``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Multiplier:
+    """What a number may be multiplied by: its name and sentence, as those of an ``Explanation``, and its values ``[n]``."""
+
+    name: str
+    sentence: str
+    numbers: Floats
+
 
 _BITS: Final = float(np.log2(np.e))
 _SHARDS: Final = (2, 4, 8)
@@ -40,11 +51,8 @@ def plain_explanations(item: Comparison, chosen: Plan, cells: Cells, looked: Fla
     def seen(name: str, sentence: str, values: Floats, slack: Floats) -> Explanation:
         return Explanation(name, sentence, np.where(looked, values, np.nan), slack)
 
-    values, slack = item.recomputed, item.tolerance
-    yield seen("opposite sign", "has the opposite sign", -values, slack)
-    for name, words, number in _factors(item, chosen, cells):
-        yield seen(f"times {name}", f"is multiplied by {words}", values * number, slack * np.abs(number))
-        yield seen(f"divided by {name}", f"is divided by {words}", values / number, slack / np.abs(number))
+    for one in multipliers(item, chosen, cells):
+        yield seen(one.name, one.sentence, item.recomputed * one.numbers, item.tolerance * np.abs(one.numbers))
     for name, sentence, shift in (
         ("previous row's value", "is the value of the row logged before", -1),
         ("next row's value", "is the value of the row logged after", 1),
@@ -52,6 +60,14 @@ def plain_explanations(item: Comparison, chosen: Plan, cells: Cells, looked: Fla
         yield seen(name, sentence, *_shifted(item, chosen, shift))
     if item.metric == "policy.entropy":
         yield from _consistent(item, chosen, looked)
+
+
+def multipliers(item: Comparison, chosen: Plan, cells: Cells) -> Iterator[Multiplier]:
+    """What the definition may be multiplied by: -1, and the numbers of the run and their inverses."""
+    yield Multiplier("opposite sign", "has the opposite sign", np.full(len(item.steps), -1.0))
+    for name, words, numbers in _factors(item, chosen, cells):
+        yield Multiplier(f"times {name}", f"is multiplied by {words}", numbers)
+        yield Multiplier(f"divided by {name}", f"is divided by {words}", 1.0 / numbers)
 
 
 def _shifted(item: Comparison, chosen: Plan, shift: int) -> tuple[Floats, Floats]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -13,26 +14,29 @@ from rl_doctor.analyzer.dialects.recipes import Argument
 from rl_doctor.analyzer.formulas.kl import k1, k2, k3
 from rl_doctor.analyzer.formulas.policy_loss import surrogate_of_ratio
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
-from rl_doctor.analyzer.recompute.stages import Flags, k3_size
+from rl_doctor.analyzer.recompute.stages import Flags
 from rl_doctor.store.batch import Batch
 
 Arguments = Mapping[str, "Argument | Given"]
+T = TypeVar("T")
+_NUMBERS: Final[dict[tuple[Any, ...], int]] = {}
+"""A number for each quantity with its arguments: these are looked up for every batch, and hashing them costs more each time."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Given:
     """A quantity by its name, with what its arguments are in a run."""
 
     name: str
     arguments: Arguments
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """The same for the same quantity with the same arguments."""
+    @cached_property
+    def key(self) -> int:
+        """A number, the same for the same quantity with the same arguments."""
         parts = (
             (name, value.key if isinstance(value, Given) else (type(value), value)) for name, value in self.arguments.items()
         )
-        return self.name, *sorted(parts, key=lambda part: part[0])
+        return _NUMBERS.setdefault((self.name, *sorted(parts, key=lambda part: part[0])), len(_NUMBERS))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,8 +55,8 @@ class Values:
 
     @classmethod
     def plain(cls, values: Floats) -> Values:
-        """Values that are summands themselves."""
-        return cls(values, np.abs(values))
+        """Values that are summands themselves; where none is negative, ``sizes`` is the same array."""
+        return cls(values, values if not values.size or values.min() >= 0 else np.abs(values))
 
 
 Function = Callable[[Batch, Arguments], Values]
@@ -115,11 +119,14 @@ def find_quantity(name: str) -> Quantity:
 
 def evaluated(batch: Batch, given: Given) -> Values:
     """A quantity of a batch; the last few are kept, as keys that follow each other are made of the same ones."""
-    kept: dict[tuple[Any, ...], Values] = batch.scratch.setdefault(evaluated, {})
-    key = given.key
-    found = kept.pop(key, None)
+    return _kept(batch, given.key, lambda: find_quantity(given.name).function(batch, given.arguments))
+
+
+def _kept(batch: Batch, key: object, make: Callable[[], T]) -> T:
+    kept: dict[object, Any] = batch.scratch.setdefault(evaluated, {})
+    found: T | None = kept.pop(key, None)
     if found is None:
-        found = find_quantity(given.name).function(batch, given.arguments)
+        found = make()
         most = min(_MOST_KEPT, _MOST_NUMBERS // max(batch.n_tokens, 1))
         while kept and len(kept) >= max(most, 1):
             del kept[next(iter(kept))]
@@ -174,9 +181,16 @@ def log_ratio(batch: Batch, arguments: Arguments) -> Values:
         found = evaluated(batch, inner(arguments, "x"))
     else:
         first, second = pair(arguments)
-        found = Values.plain(selected(batch, first) - selected(batch, second))
+        found = _kept(batch, (first, second), lambda: Values.plain(selected(batch, first) - selected(batch, second)))
     bound = number(arguments, "clamp")
     return found if bound is None else Values(np.clip(found.values, -bound, bound), np.minimum(found.sizes, bound), found.near)
+
+
+def exponential(batch: Batch, arguments: Arguments) -> Floats:
+    """The exponential of the values of ``log_ratio``, float64 ``[n_selected]``."""
+    of = inner(arguments, "x").key if "x" in arguments else pair(arguments)
+    with np.errstate(over="ignore"):
+        return _kept(batch, ("exp", of, number(arguments, "clamp")), lambda: np.exp(log_ratio(batch, arguments).values))
 
 
 def difference(batch: Batch, arguments: Arguments) -> Floats:
@@ -186,9 +200,8 @@ def difference(batch: Batch, arguments: Arguments) -> Floats:
 
 def ratio_of(batch: Batch, arguments: Arguments) -> Values:
     """The exponential of ``log_ratio``, of which float32 loses more where that is large."""
-    x = log_ratio(batch, arguments)
+    x, value = log_ratio(batch, arguments), exponential(batch, arguments)
     with np.errstate(over="ignore"):
-        value = np.exp(x.values)
         return Values(value, value * _rounding(x.sizes))
 
 
@@ -214,9 +227,9 @@ def estimated(x: Floats, kind: str) -> Values:
     """The KL estimate ``kind`` (k1, k2, k3, abs) of x ``[n]``."""
     if kind == "k3":
         with np.errstate(over="ignore", invalid="ignore"):
-            value = k3(x)
-            rounded = EPSILON32 / TOLERANCE * np.abs(x) * np.exp(x)  # of the difference that is exponentiated
-            return Values(value, k3_size(x, value) + 0.5 * rounded)
+            value, power, size = k3(x), np.exp(x), np.abs(x)
+            rounded = (1.0 + 0.5 * size) * power  # half of it of the difference that is exponentiated
+            return Values(value, value + EPSILON32 / TOLERANCE * (rounded + size + 1.0))  # as in ``k3_size``
     return Values.plain(_ESTIMATES[kind](x))
 
 
@@ -266,18 +279,21 @@ def _surrogate(batch: Batch, arguments: Arguments) -> Values:
     x, advantage = log_ratio(batch, arguments), advantage_of(batch, arguments)
     low, high = number(arguments, "low") or 0.0, number(arguments, "high") or 0.0
     with np.errstate(over="ignore"):
-        value = surrogate_of_ratio(np.exp(x.values), advantage, low, high, number(arguments, "dual"))
+        value = surrogate_of_ratio(exponential(batch, arguments), advantage, low, high, number(arguments, "dual"))
         return Values(value, np.abs(value) * _rounding(x.sizes))
 
 
 @quantity("binds", lambda a: (*pair(a), *advantage_column(a)), difference=difference)
 def _binds(batch: Batch, arguments: Arguments) -> Values:
-    """Whether the clip range binds: the ratio is above it and the advantage positive, or below it and negative."""
+    """Whether the clip range binds: the ratio is above it and the advantage positive, or below it and negative.
+
+    With ``side`` ("low", "high") on that side alone.
+    """
     x, advantage = log_ratio(batch, arguments), advantage_of(batch, arguments)
     low, high = 1.0 - (number(arguments, "low") or 0.0), 1.0 + (number(arguments, "high") or 0.0)
-    with np.errstate(over="ignore"):
-        ratio = np.exp(x.values)
-    flags = ((ratio < low) & (advantage < 0)) | ((ratio > high) & (advantage > 0))
+    ratio = exponential(batch, arguments)
+    below, above = (ratio < low) & (advantage < 0), (ratio > high) & (advantage > 0)
+    flags = {"low": below, "high": above}.get(word(arguments, "side"), below | above)
     return flagged(flags, close(ratio, low, high, spread=_spread(x, arguments)) & (advantage != 0))
 
 
@@ -285,8 +301,7 @@ def _binds(batch: Batch, arguments: Arguments) -> Values:
 def _outside(batch: Batch, arguments: Arguments) -> Values:
     """Whether the ratio is outside [1 - low, 1 + high], whatever the advantage; a bound that is None does not count."""
     x = log_ratio(batch, arguments)
-    with np.errstate(over="ignore"):
-        ratio = np.exp(x.values)
+    ratio = exponential(batch, arguments)
     below, above = number(arguments, "low"), number(arguments, "high")
     low, high = 0.0 if below is None else 1.0 - below, np.inf if above is None else 1.0 + above
     return flagged((ratio < low) | (ratio > high), close(ratio, low, high, spread=_spread(x, arguments)))
@@ -300,16 +315,19 @@ def _spread(x: Values, arguments: Arguments) -> Floats | float:
 def close(values: Floats, *bounds: float, spread: Floats | float = 1.0) -> Flags:
     """Where float32 cannot tell values ``[n]`` from a bound; ``spread`` times as far for what is summed up."""
     near = np.zeros(values.size, np.bool_)
+    widest = np.fmax.reduce(spread, initial=0.0)
     for bound in bounds:
         if 0.0 < bound < np.inf:
-            near |= np.abs(values - bound) < 4 * EPSILON32 * max(bound, 1.0) * spread
+            apart, limit = np.abs(values - bound), 4 * EPSILON32 * max(bound, 1.0)
+            if (apart < limit * widest).any():
+                near |= apart < limit * spread
     return near
 
 
 def flagged(flags: Flags, near: Flags) -> Values:
     """Flags as 0 and 1, with those that may flip."""
     values = flags.astype(np.float64)
-    return Values(values, values, near)
+    return Values(values, values, near if near.any() else None)
 
 
 @quantity("row", lambda a: (word(a, "name", ""),))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rl_doctor.analyzer.recompute.registry import Entries
 from rl_doctor.analyzer.recompute.stages import Share
+
+_RANK: Final = "rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +79,20 @@ class Varied:
     needs: tuple[str, ...]
     optional: tuple[str, ...] = ()
     only: str = ""
+
+    @property
+    def of_ranks(self) -> bool:
+        """Whether it tells the ranks apart, or adds them up."""
+        return isinstance(self.stages, Stages) and _RANK in (
+            *self.stages.apart,
+            *(c for s in self.stages.steps for c in s.columns),
+        )
+
+    @property
+    def at_one_rank(self) -> object:
+        """The same for variations that are the same where there is one rank."""
+        if not isinstance(self.stages, Stages):
+            return self.name
+        steps = ((tuple(name for name in stage.columns if name != _RANK), stage.how) for stage in self.stages.steps)
+        apart = tuple(name for name in self.stages.apart if name != _RANK)
+        return self.only, self.shares, apart, tuple(step for step in steps if step[0])

@@ -12,11 +12,19 @@ import numpy as np
 from rl_doctor.analyzer.derive import Floats
 from rl_doctor.analyzer.dialects.recipes import CELL, Recipe, Row
 from rl_doctor.analyzer.recompute.folds import folded
-from rl_doctor.analyzer.recompute.quantities.registry import Given, difference, pair
+from rl_doctor.analyzer.recompute.quantities.registry import (
+    Given,
+    advantage_column,
+    advantage_of,
+    difference,
+    evaluated,
+    inner,
+    pair,
+)
 from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis
 from rl_doctor.analyzer.recompute.stages import Share, sums_by
 from rl_doctor.analyzer.recompute.variations.masks import OVER_WIDTH, over_width
-from rl_doctor.analyzer.recompute.variations.values import Clip, Value, Valued, clipped_shares, estimates
+from rl_doctor.analyzer.recompute.variations.values import Clip, Value, Valued, clamps, clipped_shares, estimates, losses
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.store.batch import Batch
 
@@ -31,7 +39,17 @@ _ROWS: Final[dict[Row, tuple[str, str]]] = {
     "mean": ("mean of the sequences' means", "is the mean of the sequences' own means, not a mean over tokens"),
     "sum": ("mean of the sequences' sums", "is the mean over sequences of the sum over each (seq-mean-token-sum)"),
 }
+_PLAIN: Final = ("log_ratio", "abs_log_ratio")
 _OWN: Final = {"log_ratio": ("k1", "k1 reversed"), "abs_log_ratio": ("abs",), "ratio": ("ratio",)}
+"""What the quantity is called among the estimates; those that it can only be told from by its sign too."""
+_CLIPPED: Final[dict[str, dict[str, str]]] = {
+    "binds": {"": "both sides", "low": "lower side", "high": "upper side"},
+    "outside": {
+        "": "whatever the advantage", "low": "below whatever the advantage", "high": "above whatever the advantage",
+    },
+    "dual_binds": {"": "dual clip alone"},
+}  # fmt: skip
+"""Shares of clipped tokens by the side that counts."""
 
 
 def other_recipes(made: Made, reduced: Reduced, share_of: ShareOf) -> tuple[Hypothesis, ...]:
@@ -85,25 +103,62 @@ def _over_width(made: Made, share_of: ShareOf) -> Hypothesis:
 
 
 def _other_values(made: Made, share_of: ShareOf) -> Iterator[Hypothesis]:
-    given = made.value
-    values: list[Value] = []
-    if given.name == "binds" and "x" not in given.arguments:
-        values = list(clipped_shares(_clip(given), "both sides"))
-    elif given.name in _OWN or given.name == "estimate":
-        own = _OWN.get(given.name, (str(given.arguments.get("kind", "k1")),))
-        values = list(estimates(partial(_difference, given=given), *own))
-    for one in values:
+    for one in _values(made.value):
         reduction = sums_by(CELL, share_of(made, one.function), needs=(*made.needs, *one.needs), optional=_MASKS)
         yield Hypothesis(one.name, one.sentence, reduction, folded(made.recipe.fold)(()))
 
 
+def _values(given: Given) -> Iterator[Value]:
+    """Other values per token than a quantity's own."""
+    name, arguments = given.name, given.arguments
+    if name == "product":
+        weight = inner(arguments, "right")
+        for one in _values(inner(arguments, "left")):
+            yield replace(one, function=partial(_weighted, function=one.function, weight=weight))
+    elif name in _CLIPPED and "x" not in arguments:
+        own = _CLIPPED[name][str(arguments.get("side") or _side(given))]
+        for one in clipped_shares(_clip(given), own):
+            yield replace(one, needs=(*one.needs, *advantage_column(arguments)))
+    elif name == "surrogate" and "x" not in arguments and "advantage" not in arguments:
+        yield from losses(_clip(given), *(() if arguments.get("dual") else ("without the dual clip",)))
+    elif name in _OWN or name == "estimate":
+        yield from _estimated(given)
+
+
+def _estimated(given: Given) -> Iterator[Value]:
+    """Other functions of the same log-ratio, and the same one within other bounds."""
+    kind = str(given.arguments.get("kind", "k1"))
+    own = _OWN.get(given.name, ("k1", "k1 reversed") if kind == "k1" else (kind,))
+    yield from estimates(partial(_difference, given=given), *own)
+    if given.name in {"estimate", "ratio"} and "most" not in given.arguments:
+        bound = given.arguments.get("clamp")
+        unbound = replace(given, arguments={name: value for name, value in given.arguments.items() if name != "clamp"})
+        yield from clamps(partial(_difference, given=unbound), own[0], None if bound is None else float(cast("float", bound)))
+
+
+def _side(given: Given) -> str:
+    """The one bound of the ratio that counts, where only one does."""
+    told = [name for name in ("low", "high") if given.arguments.get(name) is not None]
+    return told[0] if given.name == "outside" and len(told) == 1 else ""
+
+
+def _weighted(batch: Batch, function: Valued, weight: Given) -> tuple[Floats, Floats]:
+    value, size = function(batch)
+    times = evaluated(batch, weight).values
+    return value * times, size * np.abs(times)
+
+
 def _difference(batch: Batch, given: Given) -> Floats:
-    """The log-ratio of the trained policy to the other."""
+    """The log-ratio that goes into the quantity; of one that is the log-ratio itself that of the trained policy to the other."""
     found = difference(batch, given.arguments)
-    return -found if pair(given.arguments)[1] == "logprob" else found
+    return -found if given.name in _PLAIN and pair(given.arguments)[1:] == ("logprob",) else found
 
 
 def _clip(given: Given) -> Clip:
+    """What a clipped loss follows from; the bounds that the quantity has."""
     low, high = (float(cast("float", given.arguments.get(name) or 0.0)) for name in ("low", "high"))
-    arguments = {name: value for name, value in given.arguments.items() if name not in {"low", "high"}}
-    return Clip(lambda batch: np.exp(difference(batch, arguments)), 1.0 - low, 1.0 + high)
+    dual = given.arguments.get("dual")
+    arguments = {name: value for name, value in given.arguments.items() if name not in {"low", "high", "dual", "side"}}
+    cap = None if dual is None else float(cast("float", dual))
+    ratio, advantage = (lambda batch: np.exp(difference(batch, arguments))), (lambda batch: advantage_of(batch, arguments))
+    return Clip(ratio, 1.0 - low, 1.0 + high, cap, advantage)
