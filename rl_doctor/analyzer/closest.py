@@ -114,6 +114,6 @@ def constant_ratio(logged: Floats, recomputed: Floats, spread: float) -> float |
     if high - low > 2 * spread * abs(middle):
         return None
     varies = len(logged) >= _MIN_STEPS and constant(recomputed) is None
-    if varies and (constant(logged) is not None or abs(np.corrcoef(logged, recomputed)[0, 1]) < _FOLLOWS):
+    if varies and (constant(logged) is not None or np.sign(middle) * np.corrcoef(logged, recomputed)[0, 1] < _FOLLOWS):
         return None
     return float(middle)
