@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import Floats, derived, flags_in, known, per_sequence_counts, real_rows
-from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged
-from rl_doctor.analyzer.recompute.stages import MINIBATCH, Shares, Terms, average, certain, sums_by
+from rl_doctor.analyzer.recompute.registry import TOLERANCE, Entries, Hypothesis, Logged
+from rl_doctor.analyzer.recompute.stages import MICROBATCH_OF_RANK, MINIBATCH, Shares, Terms, average, certain, sums_by
 from rl_doctor.analyzer.recompute.variations.hypotheses import parted
 from rl_doctor.analyzer.recompute.variations.measures import Part
-from rl_doctor.analyzer.states import Keyed
+from rl_doctor.analyzer.states import Keyed, Sums
 from rl_doctor.store.batch import Batch
 
 Rows = Callable[[Batch], tuple[Floats, Floats, Floats | None]]
@@ -54,7 +54,7 @@ def aggregated(batch: Batch, rows: Rows, mode: str, factor: float = 1.0) -> Shar
     elif mode == "seq-mean-token-sum-norm":
         scale = scale / _horizon(batch)
     scale = np.where(counts > 0, scale, 0.0)
-    return Shares(value * scale, size * scale, weights, None if slack is None else slack * scale)
+    return Shares(value * scale, size * np.abs(scale), weights, None if slack is None else slack * np.abs(scale))
 
 
 def _normalised(batch: Batch) -> NDArray[np.int64]:
@@ -104,6 +104,21 @@ def sums_of_means(state: Keyed, terms: Terms = ()) -> Entries:
     return total
 
 
+def _first_rank(state: Keyed) -> Entries:
+    """One entry per mini-batch: the first rank's numerators, times the number of ranks, over the denominators of all."""
+    ranks = {key[0] for key in state.groups}
+    found: dict[tuple[int, ...], list[tuple[int, Sums]]] = {}
+    for key, sums in state.groups.items():
+        found.setdefault(key[1:-1], []).append((key[0], sums))
+    total = Entries()
+    for parts in found.values():
+        weight = max(sum(sums.parts[0].count for _, sums in parts), 1)
+        kept = [sums.parts for rank, sums in parts if rank == min(ranks)]
+        value, slack = sum(part[0].value for part in kept), sum(TOLERANCE * part[1].value + part[2].value for part in kept)
+        total += certain(len(ranks) * value / weight, len(ranks) * slack / weight)
+    return total
+
+
 def mini(
     name: str, metric: str | None, rows: Rows, mode: str, needs: tuple[str, ...], unit: str = "1",
     others: Callable[[], tuple[Part, ...]] = tuple, factor: float = 1.0,
@@ -115,7 +130,15 @@ def mini(
 
     def hypotheses() -> tuple[Hypothesis, ...]:
         elsewise = (*_other_aggregations(rows, mode, factor), *others())
-        return parted(MINIBATCH, lambda terms: partial(each, terms=terms), needs, elsewise, READ)
+        return (
+            *parted(MINIBATCH, lambda terms: partial(each, terms=terms), needs, elsewise, READ),
+            Hypothesis(
+                "part of the first rank",
+                "is the first rank's part of the sum alone, times the number of ranks, divided by what all ranks have",
+                sums_by(MICROBATCH_OF_RANK, share, needs=needs, optional=READ),
+                _first_rank,
+            ),
+        )
 
     return Logged(name, metric, unit, reduction, each, "step", hypotheses)
 

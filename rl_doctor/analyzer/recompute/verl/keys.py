@@ -16,24 +16,35 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, column_sums, derived, per_sequence_sums, selected
+from rl_doctor.analyzer.derive import Floats, column_sums, derived, selected
 from rl_doctor.analyzer.dialects.registry import bounds_of, matching, plain
 from rl_doctor.analyzer.dialects.verl import VERL
 from rl_doctor.analyzer.engine import lacking
-from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged, at_least, dialect
-from rl_doctor.analyzer.recompute.stages import MINIBATCH, Flags, Shares, sums_by, token_shares
+from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged, dialect
+from rl_doctor.analyzer.recompute.stages import MINIBATCH, Shares, sums_by, token_shares
 from rl_doctor.analyzer.recompute.verl import batch as verl_batch
 from rl_doctor.analyzer.recompute.verl import correction as verl_correction
 from rl_doctor.analyzer.recompute.verl.aggregation import AGGREGATIONS, READ, Rows, aggregated, each
 from rl_doctor.analyzer.recompute.verl.critic import keys as critic_keys
 from rl_doctor.analyzer.recompute.verl.losses import LOSSES, RATIO, Terms, row_losses, terms
-from rl_doctor.analyzer.recompute.verl.others import other_clips, other_distances, other_losses, other_penalties
-from rl_doctor.analyzer.recompute.verl.settings import Settings
-from rl_doctor.analyzer.recompute.verl.stages import Engine, Older, Stages
+from rl_doctor.analyzer.recompute.verl.other_batches import with_others
+from rl_doctor.analyzer.recompute.verl.others import (
+    BOUNDED,
+    Beside,
+    other_clips,
+    other_distances,
+    other_losses,
+    other_penalties,
+    policy_rows,
+    summed,
+    times_coefficient,
+)
+from rl_doctor.analyzer.recompute.verl.settings import Settings, doubts
+from rl_doctor.analyzer.recompute.verl.stages import Added, Engine, Older, Stages, other_factors
 from rl_doctor.analyzer.recompute.verl.versions import FIRST, Era, eras_of
 from rl_doctor.analyzer.registry import Metric, Reduction
 from rl_doctor.analyzer.states import Keyed, Sum, Sums
-from rl_doctor.schema import RunInfo
+from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.batch import Batch
 
 _DISTANT: Final = frozenset({*LOSSES, "kl_cov", "clip_cov"}) - {"gpg"}
@@ -42,12 +53,10 @@ _CLIPPED: Final = frozenset(LOSSES) - {"gpg", "dro", "reinforce"}
 """Losses that log what they clip."""
 _CAPPED: Final = frozenset({"vanilla", "dppo_tv", "dppo_kl"})
 """Losses that need ``clip_ratio_c``."""
-_BOUNDED: Final = frozenset({*_CAPPED, "gspo", "cispo", "geo_mean"})
-"""Losses that need ``clip_ratio``."""
 
 
 def _applies(info: RunInfo) -> bool:
-    return (info.trainer or "").lower() == "verl" and at_least(info.trainer_version, *FIRST)
+    return (info.trainer or "").lower() == "verl" and not bounds_of(info.trainer_version).before(FIRST)
 
 
 def _missing_rows() -> Metric:
@@ -68,7 +77,7 @@ def _missing_rows() -> Metric:
 
 
 @dialect(
-    "verl", _applies, missing_rows=_missing_rows(),
+    "verl", _applies, missing_rows=_missing_rows(), doubts=doubts,
     source="verl 0.5 to 0.9.1, workers/utils/losses.py, workers/actor/dp_actor.py, trainer/ppo/core_algos.py, metric_utils.py, "
     "rollout_corr_helper.py",
 )  # fmt: skip
@@ -93,11 +102,11 @@ def verl(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
 def _logged(info: RunInfo, era: Era, columns: Collection[str]) -> list[Logged]:
     settings = Settings.of(info, era)
     stages: Stages = Engine() if era.engine else Older(era, settings.response_limit)
-    found = list(verl_batch.keys(settings))
+    found = [with_others(item, settings, columns) for item in verl_batch.keys(settings)]
     if settings.substeps == 1:
-        found += verl_batch.old_pass_keys(settings)
+        found += [with_others(item, settings, columns) for item in verl_batch.old_pass_keys(settings)]
         found += verl_correction.keys(settings)
-        found += [*_policy_keys(settings, stages), *_loss_keys(settings, stages, columns), *critic_keys(settings)]
+        found += [*_policy_keys(settings, stages), *_loss_keys(settings, info.config, stages, columns), *critic_keys(settings)]
     return found
 
 
@@ -130,7 +139,7 @@ def _flagged(t: Terms, which: int) -> Shares:
     return token_shares(t.batch, values, values, flags[2])
 
 
-def _loss_keys(settings: Settings, stages: Stages, columns: Collection[str]) -> Iterator[Logged]:
+def _loss_keys(settings: Settings, config: RunConfig, stages: Stages, columns: Collection[str]) -> Iterator[Logged]:
     """What is aggregated as the loss is: the policy loss, the entropy, and the KL to the reference."""
     mode = settings.loss_mode
     aggregation = settings.loss_agg if settings.loss_agg in AGGREGATIONS else None
@@ -143,35 +152,60 @@ def _loss_keys(settings: Settings, stages: Stages, columns: Collection[str]) -> 
     if isinstance(stages, Older) and settings.era.subtracts_entropy and settings.entropy_coef:
         if beside is None:
             return
-        of_policy = replace(stages, beside=((stages.share(entropy, beside), -settings.entropy_coef),))
+        share = stages.share(entropy, beside, -settings.entropy_coef)
+        of_policy = replace(stages, beside=Added("entropy", share, settings.entropy_coef))
         subtracted = ("entropy",)
     if mode == "geo_mean" and _bounds_are_known(settings):
         share = derived(lambda batch: _row_mean(terms(batch, settings)))
         yield of_policy.averaged("actor/pg_loss", None, share, (*LOSSES[mode], *weighted, *subtracted))
-    policy = None
+    penalty: Rows | None = None
+    if settings.kl_type is not None:
+        kind = settings.kl_type
+        penalty = derived(lambda batch: summed(batch, *verl_batch.estimate(kind, _to_reference(batch)), None))
+    policy: Rows | None = None
     if aggregation is not None and mode in LOSSES and mode != "geo_mean" and _loss_is_known(settings):
-        policy = derived(lambda batch: _summed(batch, *terms(batch, settings).loss))
+        policy = derived(partial(policy_rows, settings=settings))
         needs = (*LOSSES[mode], *weighted)
         metric = None if subtracted else "policy.loss_pg"
-        others = other_losses(settings, partial(stages.share, mode=aggregation))
+        terms_beside = _terms_beside(settings, entropy, penalty) if beside == aggregation and not subtracted else ()
+        others = other_losses(settings, partial(of_policy.share, mode=aggregation), policy, terms_beside)
         yield of_policy.loss("actor/pg_loss", metric, policy, aggregation, (*needs, *subtracted), others=others)
     if beside is None:
         return
-    if settings.era.engine:
-        yield stages.loss("actor/entropy_loss", "policy.entropy", entropy, beside, ("entropy",), "nat")
-    elif settings.overwrites_entropy:
-        means = Older(settings.era, settings.response_limit, losses="mean")
-        yield means.loss("actor/entropy", "policy.entropy", entropy, beside, ("entropy",), "nat")
-    penalty = None
-    if settings.kl_type is not None:
-        kind = settings.kl_type
-        penalty = derived(lambda batch: _summed(batch, *verl_batch.estimate(kind, _to_reference(batch)), None))
-        others = other_penalties(kind, partial(stages.share, mode=beside))
-        yield stages.loss("actor/kl_loss", f"ref.kl_{kind}", penalty, beside, ("logprob", "ref_logprob"), "nat", others)
+    yield from _beside_keys(settings, config, stages, (entropy, beside), None if penalty is None else (penalty, beside))
     if policy is not None and aggregation is not None and settings.era.engine:
         yield from _whole_loss(
             settings, needs, (policy, aggregation), (entropy, beside), None if penalty is None else (penalty, beside)
         )
+
+
+def _beside_keys(
+    settings: Settings, config: RunConfig, stages: Stages, entropy: tuple[Rows, str], penalty: tuple[Rows, str] | None
+) -> Iterator[Logged]:
+    """The terms beside the policy loss, each a loss per sequence and how it is aggregated."""
+    if settings.era.engine:
+        coefficient = None if config.entropy_coef is not None else settings.entropy_coef
+        multiplied = partial(times_coefficient, "entropy", coefficient, partial(stages.share, *entropy))
+        yield stages.loss("actor/entropy_loss", "policy.entropy", *entropy, ("entropy",), "nat", multiplied)
+    elif settings.overwrites_entropy:
+        means = Older(settings.era, settings.response_limit, losses="mean")
+        yield means.loss("actor/entropy", "policy.entropy", *entropy, ("entropy",), "nat")
+    if penalty is not None and settings.kl_type is not None:
+        coefficient = None if config.kl_coef is not None else settings.kl_coef
+        multiplied = partial(times_coefficient, "KL", coefficient, partial(stages.share, *penalty))
+        estimated = other_penalties(settings.kl_type, partial(stages.share, mode=penalty[1]))
+        metric = f"ref.kl_{settings.kl_type}"
+        yield stages.loss(
+            "actor/kl_loss", metric, *penalty, ("logprob", "ref_logprob"), "nat", lambda: (*multiplied(), *estimated())
+        )
+
+
+def _terms_beside(settings: Settings, entropy: Rows, penalty: Rows | None) -> Iterator[Beside]:
+    """The terms that the loss has beside the policy loss."""
+    if settings.entropy_coef:
+        yield Beside("entropy", entropy, -settings.entropy_coef, ("entropy",))
+    if settings.kl_coef and penalty is not None:
+        yield Beside("KL", penalty, settings.kl_coef, ("logprob", "ref_logprob"))
 
 
 def _whole_loss(
@@ -199,11 +233,10 @@ def _whole_loss(
         of = [1.0, *(factor * factors.get(name, 1.0) for name, (factor, _, _) in beside.items())]
         return partial(each, terms=tuple((at, factor) for at, factor in enumerate(of) if factor))
 
-    others = []
-    for name in beside:
-        opposite = f"has the {name} term with the opposite sign"
-        others.append(Hypothesis(f"{name} term with the opposite sign", opposite, reduction, entries(**{name: -1.0})))
-        others.append(Hypothesis(f"no {name} term", f"has no {name} term", reduction, entries(**{name: 0.0})))
+    others = [
+        Hypothesis(label, told, reduction, entries(**{name: by}))
+        for name, (factor, _, _) in beside.items() for label, told, by in other_factors(name, factor)
+    ]  # fmt: skip
     yield Logged("actor/loss", "policy.loss_total", "1", reduction, entries(), "step", lambda: tuple(others))
 
 
@@ -217,7 +250,7 @@ def _loss_is_known(settings: Settings) -> bool:
 
 
 def _bounds_are_known(settings: Settings) -> bool:
-    return settings.loss_mode not in _BOUNDED or (settings.low is not None and settings.high is not None)
+    return settings.loss_mode not in BOUNDED or (settings.low is not None and settings.high is not None)
 
 
 def _cap_is_known(settings: Settings) -> bool:
@@ -227,12 +260,6 @@ def _cap_is_known(settings: Settings) -> bool:
 @derived
 def _to_reference(batch: Batch) -> Floats:
     return selected(batch, "logprob") - selected(batch, "ref_logprob")
-
-
-def _summed(batch: Batch, values: Floats, sizes: Floats, near: Flags | None) -> tuple[Floats, Floats, Floats | None]:
-    """Sums per sequence of a loss, of the size of its summands, and of what of it may flip at a threshold."""
-    slack = None if near is None else per_sequence_sums(batch, np.where(near, sizes, 0.0))
-    return per_sequence_sums(batch, values), per_sequence_sums(batch, sizes), slack
 
 
 def _row_mean(t: Terms) -> Shares:

@@ -26,6 +26,7 @@ from rl_doctor.analyzer.recompute.variations.hypotheses import parted
 from rl_doctor.analyzer.recompute.variations.measures import Part
 from rl_doctor.analyzer.recompute.verl.aggregation import AGGREGATIONS, WORDS, Rows, aggregated, mini, sums_of_means
 from rl_doctor.analyzer.recompute.verl.versions import Era, Losses
+from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.analyzer.states import Keyed
 from rl_doctor.store.batch import Batch
 
@@ -50,8 +51,8 @@ class Stages(Protocol):
     ) -> Logged:
         """A loss that averages over its micro-batch by itself, whatever the aggregation."""
 
-    def share(self, rows: Rows, mode: str) -> Share:
-        """What each sequence adds to a loss that is aggregated as ``mode``."""
+    def share(self, rows: Rows, mode: str, factor: float = 1.0) -> Share:
+        """What each sequence adds to a loss that is aggregated as ``mode`` and multiplied by ``factor``."""
 
 
 class Engine:
@@ -73,9 +74,9 @@ class Engine:
         """See ``Stages``."""
         return mini(name, metric, rows, mode, needs, unit, others, factor)
 
-    def share(self, rows: Rows, mode: str) -> Share:
+    def share(self, rows: Rows, mode: str, factor: float = 1.0) -> Share:
         """See ``Stages``."""
-        return derived(lambda batch: aggregated(batch, rows, mode))
+        return derived(lambda batch: aggregated(batch, rows, mode, factor))
 
     def averaged(
         self, name: str, metric: str | None, share: Share, needs: tuple[str, ...], unit: str = "1", others: Others = tuple
@@ -89,6 +90,26 @@ class Engine:
         return Logged(name, metric, unit, reduction, sums_of_means, "step", hypotheses)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Added:
+    """A term that is added to a loss: its name, what each sequence adds, times its coefficient, and that coefficient."""
+
+    name: str
+    share: Share
+    coefficient: float
+
+
+def other_factors(name: str, coefficient: float) -> Iterator[tuple[str, str, float]]:
+    """Of a term of a loss the ways to get its coefficient wrong: name, sentence, and what the right term is multiplied by."""
+    yield f"no {name} term", f"has no {name} term", 0.0
+    yield f"{name} term with the opposite sign", f"has the {name} term with the opposite sign", -1.0
+    size = abs(coefficient)
+    if size not in (0.0, 1.0):
+        told = f"applies the {name} coefficient twice ({size:g} * {size:g})"
+        yield f"{name} coefficient twice", told, size
+        yield f"{name} term without its coefficient", f"has the {name} term without its coefficient", 1.0 / size
+
+
 @dataclass(frozen=True, slots=True)
 class Older:
     """Before: every micro-batch normalises its loss by itself. Also the critic of the engine's first versions.
@@ -97,17 +118,17 @@ class Older:
         era: what the losses become, whose ranks are logged, and what is taken as the old policy.
         width: tokens that responses are padded to, for runs that do not record it.
         losses: what losses become, where that is not what the era says.
-        beside: terms whose averages are added to a loss, each with its factor.
+        beside: a term whose average is added to a loss: its name, what each sequence adds, and its coefficient.
     """
 
     era: Era
     width: int | None
     losses: Losses | None = None
-    beside: tuple[tuple[Share, float], ...] = ()
+    beside: Added | None = None
 
     def micro(self, name: str, metric: str | None, unit: str, share: Share, needs: tuple[str, ...], others: Others) -> Logged:
         """See ``Stages``."""
-        return replace(self, losses="mean", beside=()).averaged(name, metric, share, needs, unit, others)
+        return replace(self, losses="mean", beside=None).averaged(name, metric, share, needs, unit, others)
 
     def loss(
         self, name: str, metric: str | None, rows: Rows, mode: str, needs: tuple[str, ...], unit: str = "1",
@@ -138,18 +159,27 @@ class Older:
         """See ``Stages``."""
         anchors = self.era.anchors_to_itself and "old_logprob" in needs
         shares = [share, derived(lambda batch: share(_anchored(batch)))] if anchors else [share]
-        added = tuple((len(shares) + at, factor) for at, (_, factor) in enumerate(self.beside))
-        shares += [other for other, _ in self.beside]
+        added, alone = [] if self.beside is None else [self.beside.share], len(shares)
         optional, losses = (*_PADDING, "padded_width"), self.losses or self.era.losses
 
-        def entries(state: Keyed, terms: Terms = ()) -> Entries:
-            return self._entries(state, losses, terms or ((int(anchors and _single(state)), 1.0), *added))
+        def entries(state: Keyed, terms: Terms = (), factor: float = 1.0) -> Entries:
+            of_beside = tuple((alone + at, factor) for at in range(len(added)) if factor)
+            return self._entries(state, losses, terms or ((int(anchors and _single(state)), 1.0), *of_beside))
+
+        def reads(*summed: Share, more: tuple[str, ...] = ()) -> Reduction:
+            return sums_by(MICROBATCH_OF_RANK, *summed, needs=(*needs, *more), optional=optional)
 
         def hypotheses() -> tuple[Hypothesis, ...]:
-            return parted(MICROBATCH_OF_RANK, lambda terms: partial(entries, terms=terms), needs, others(), optional)
+            every = tuple((at, 1.0) for at in range(1 + len(added)))
+            values = (
+                Hypothesis(part.name, part.sentence, reads(part.share, *added, more=part.needs), partial(entries, terms=every))
+                for part in others()
+            )
+            changed = () if self.beside is None else other_factors(self.beside.name, self.beside.coefficient)
+            terms = (Hypothesis(name, told, reads(*shares, *added), partial(entries, factor=by)) for name, told, by in changed)
+            return (*terms, *values)
 
-        reduction = sums_by(MICROBATCH_OF_RANK, *shares, needs=needs, optional=optional)
-        return Logged(name, metric, unit, reduction, entries, "step", hypotheses)
+        return Logged(name, metric, unit, reads(*shares, *added), entries, "step", hypotheses)
 
     def _entries(self, state: Keyed, losses: Losses, terms: Terms) -> Entries:
         """One entry per micro-batch and rank; of a sum one for the step, averaged over the ranks."""
@@ -183,7 +213,7 @@ class Older:
         elif mode == "seq-mean-token-sum-norm":
             scale = scale / _padded(batch, self.width)
             weights = np.zeros_like(counts) if self.era.sums_constant else weights
-        return Shares(value * scale, size * scale, weights, None if slack is None else slack * scale)
+        return Shares(value * scale, size * np.abs(scale), weights, None if slack is None else slack * np.abs(scale))
 
 
 def modes_of(era: Era) -> frozenset[str]:
