@@ -270,7 +270,7 @@ def test_what_is_not_known_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize(("version", "known"), [
-    ("0.4.1", False), ("0.5.0", True), ("0.8.0", True), ("0.9.1", True), ("0.10.0", True), ("1.0", False), (None, False),
+    ("0.4.1", False), ("0.5.0", True), ("0.8.0", True), ("0.9.1", True), ("0.10.0", True), ("1.0", False), (None, True),
 ])  # fmt: skip
 def test_only_versions_whose_definitions_are_known(version: str | None, known: bool) -> None:
     assert (find_dialect(replace(info(), trainer_version=version)) is not None) == known
