@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rl_doctor.analyzer.engine import Analysis
     from rl_doctor.analyzer.logged import Logged
     from rl_doctor.analyzer.reconcile import Plan
+    from rl_doctor.analyzer.unmet import Unmet
     from rl_doctor.errors import DoctorError
     from rl_doctor.report.model import Reconciled, Report, RunSummary
     from rl_doctor.rules.registry import Rule
@@ -81,13 +82,28 @@ def check(
 
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _check(run, rules, required, progress)
+            return _judged(run, rules, required, progress)
         except ChangedError:
             run = open_run(run.path)
-    return _check(run, rules, required, progress)
+    return _judged(run, rules, required, progress)
 
 
-def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], progress: Progress | None) -> Report:
+def _judged(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], progress: Progress | None) -> Report:
+    """The report; without the trainer's own numbers where comparing them fails, which counts as a crash of its rule."""
+    from rl_doctor.errors import DoctorError
+
+    try:
+        return _check(run, rules, required, progress)
+    except (DoctorError, OSError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a defect of the comparison must not hide what the rules find
+        return _check(run, rules, required, progress, error)
+
+
+def _check(
+    run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], progress: Progress | None, failed: Exception | None = None
+) -> Report:
+    """The report of one reading; nothing is compared where that has ``failed``."""
     from rl_doctor.analyzer import reconcile
     from rl_doctor.analyzer.engine import analyze
     from rl_doctor.analyzer.registry import metrics_for
@@ -100,11 +116,15 @@ def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], pr
     reading = _Reading(run, progress)
     known = metrics_for(run.columns)
     asked = {name for rule in chosen for name in (*rule.needs, *rule.optional)}
-    plan = reconcile.plan(reading.info, run.columns, reading.metrics(), run.recorded_in)
+    plan = (
+        reconcile.plan(reading.info, run.columns, reading.metrics(), run.recorded_in)
+        if failed is None
+        else reconcile.Plan((), (), (), reading.metrics(), "")
+    )
     wanted = sorted(name for name in asked if name in known or name.endswith("."))
     critic = reading.critic
     apart = None
-    if critic is not None:
+    if critic is not None and failed is None:
         described = replace(critic.info, trainer=reading.info.trainer, trainer_version=reading.info.trainer_version)
         apart = reconcile.plan_critic(plan, described, critic.columns, critic.recorded_in)
     analysis = analyze(reading, wanted, plan.metrics, reading.logged, apart.metrics if apart else ())
@@ -114,19 +134,49 @@ def _check(run: Run, rules: Iterable[Rule] | None, required: tuple[str, ...], pr
     if apart and critic:
         of_critic = reconcile.compare(apart, analysis.critic.series, analysis.critic.partial_steps)
         comparisons += _explained(apart, critic, of_critic, chosen)
+    left = _left(plan, apart, analysis, comparisons)
     sampled_out = reconcile.sampled_out(plan, comparisons) if len(analysis.partial_steps) else ()
     uncompared = (
         f"sampled: without all tokens not compared: {_few(sampled_out)}"
         if sampled_out
         else plan.doubts
         if comparisons
-        else plan.reason
+        else plan.reason or _commonest(left)
     )
-    view = View(reading.info, analysis.series, analysis.missing, run.facts, comparisons, uncompared, analysis.estimated)
+    view = View(
+        reading.info, analysis.series, analysis.missing, run.facts, comparisons, uncompared, analysis.estimated,
+        len(comparisons) + len(left.reasons), failed,
+    )  # fmt: skip
     results = run_rules(chosen, view)
     told = (*_left_out(analysis, reading.info), *_unread(analysis), *_told(blank, analysis.reopened_rollouts))
-    summary = replace(_summary(run, reading.logged, told), reconciled=_reconciled(comparisons))
+    told += () if failed else _configured(reading)
+    summary = replace(
+        _summary(run, reading.logged, told), reconciled=_reconciled(comparisons),
+        not_recomputed=left.reasons, not_recomputable=left.absent, undefined=left.unknown,
+    )  # fmt: skip
     return Report(summary, results, __version__, SCHEMA_VERSION, _now(), required)
+
+
+def _left(plan: Plan, apart: Plan | None, analysis: Analysis, comparisons: Iterable[Comparison]) -> Unmet:
+    """What the trainer logged and was not compared; of a log alone nothing, as that holds for all of it."""
+    from rl_doctor.analyzer.reconcile import why_not_compared
+    from rl_doctor.analyzer.unmet import Unmet, unmet
+
+    if not plan.columns:
+        return Unmet()
+    why = why_not_compared(plan, analysis.series, analysis.partial_steps)
+    if apart is not None:
+        why |= why_not_compared(apart, analysis.critic.series, analysis.critic.partial_steps)
+    names = {*plan.log.names()} - {item.name for item in comparisons}
+    found = unmet(plan.info, plan.columns, names - why.keys())
+    return replace(found, reasons=tuple(sorted((*found.reasons, *((name, why[name]) for name in why.keys() & names)))))
+
+
+def _commonest(left: Unmet) -> str:
+    """The reasons why nothing could be compared, the most frequent first."""
+    from collections import Counter
+
+    return "; ".join(reason for reason, _ in Counter(reason for _, reason in left.reasons).most_common(_FEW))
 
 
 def _explained(plan: Plan, run: Run, comparisons: tuple[Comparison, ...], rules: Iterable[Rule]) -> tuple[Comparison, ...]:
@@ -151,10 +201,23 @@ def _reconciled(comparisons: Iterable[Comparison]) -> tuple[Reconciled, ...]:
     relative = logged_metric_mismatch.limits["relative"]
     return tuple(
         Reconciled(
-            item.name, item.metric, int(item.steps[0]), int(item.steps[-1]), len(item.steps), int(unequal(item, relative).sum())
+            item.name,
+            item.metric,
+            min(int(steps[0]) for steps in (item.steps, item.unreal_steps) if len(steps)),
+            max(int(steps[-1]) for steps in (item.steps, item.unreal_steps) if len(steps)),
+            item.compared,
+            int(unequal(item, relative).sum()) + len(item.unreal_steps),
         )
         for item in comparisons
     )
+
+
+def _configured(reading: _Reading) -> tuple[str, ...]:
+    """What of the configuration does not fit what its trainer has, where that is recomputed."""
+    from rl_doctor.analyzer.recompute.registry import find_dialect
+
+    dialect = find_dialect(reading.info) if reading.columns else None
+    return tuple(dialect.doubts(reading.info)) if dialect else ()
 
 
 def _few(names: Sequence[str]) -> str:
@@ -218,9 +281,11 @@ def _recognised(told: RunInfo, info: RunInfo) -> Iterator[str]:
 
 def _version(told: RunInfo, info: RunInfo) -> str | None:
     """The trainer's version as it is printed: as it was told, or what the names of the metrics leave possible."""
-    from rl_doctor.analyzer.dialects.registry import bounds_of
+    from rl_doctor.analyzer.dialects.registry import Bounds, bounds_of
 
     words = None if told.trainer_version else bounds_of(info.trainer_version).words
+    if told.trainer_version and bounds_of(told.trainer_version) == Bounds():
+        return f"{told.trainer_version} (no version that can be read)"
     return f"{words}, by its keys" if words else told.trainer_version
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -50,6 +50,8 @@ class Comparison:
         explanations: known ways to get it wrong, the most specific first; none where the log is right.
         untried: further ones, each with the columns that it needs.
         looked: bool ``[n]``, where the explanations were looked at; None for everywhere.
+        unreal_steps: int64 ``[m]``, further steps: there the recomputed number is finite and the logged one is not.
+        unreal: float64 ``[m]``, what was logged there.
     """
 
     name: str
@@ -62,6 +64,13 @@ class Comparison:
     explanations: tuple[Explanation, ...] = ()
     untried: tuple[str, ...] = ()
     looked: Flags | None = None
+    unreal_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    unreal: Floats = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def compared(self) -> int:
+        """Number of steps that were compared."""
+        return len(self.steps) + len(self.unreal_steps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,9 +120,14 @@ def differing(item: Comparison, limits: Mapping[str, float]) -> Flags | None:
 
 def unequal(item: Comparison, relative: float) -> Flags:
     """Where the two numbers differ by more than rounding explains and more than ``relative`` of the larger, bool ``[n]``."""
-    difference = np.abs(item.logged - item.recomputed)
+    with np.errstate(over="ignore"):  # of numbers near the largest that there is
+        return np.asarray(np.abs(item.logged - item.recomputed) > allowed(item, relative), np.bool_)
+
+
+def allowed(item: Comparison, relative: float) -> Floats:
+    """The largest difference up to which the two numbers count as equal, float64 ``[n]``; see ``unequal``."""
     size = np.maximum(np.abs(item.logged), np.abs(item.recomputed))
-    return np.asarray((difference > item.tolerance) & (difference > relative * size), np.bool_)
+    return np.asarray(np.maximum(item.tolerance, relative * size), np.float64)
 
 
 def fits(item: Comparison, wrong: Flags) -> list[Fit]:
@@ -127,11 +141,13 @@ def _fit(item: Comparison, one: Explanation, wrong: Flags) -> Fit:
     told = wrong & np.isfinite(one.values)
     if not told.any():
         return Fit(one, 0, 0, int(wrong.sum()), np.inf, 0)
-    distance = np.abs(item.logged[told] - one.values[told])
-    tolerance = np.maximum(one.tolerance[told], np.finfo(np.float64).tiny)
+    with np.errstate(over="ignore"):
+        distance = np.abs(item.logged[told] - one.values[told])
+        tolerance = np.maximum(one.tolerance[told], np.finfo(np.float64).tiny)
+        worst = float((distance / tolerance).max())
     equal = distance <= tolerance
     first = int(np.flatnonzero(told)[np.argmax(equal)])
-    return Fit(one, int(equal.sum()), int(told.sum()), int(wrong.sum()), float((distance / tolerance).max()), first)
+    return Fit(one, int(equal.sum()), int(told.sum()), int(wrong.sum()), worst, first)
 
 
 def same(item: Comparison, one: Explanation, other: Explanation) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -18,15 +19,18 @@ from rl_doctor.analyzer.registry import Metric, Reduction, metrics_for
 from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.analyzer.series import Series
 from rl_doctor.analyzer.sessions import Other, Sessions, others_of, with_others
-from rl_doctor.analyzer.states import Sum
+from rl_doctor.analyzer.states import Keyed, Sum, Sums
+from rl_doctor.analyzer.unmet import unmet, version_words
 from rl_doctor.analyzer.windows import covered, entry_metrics, entry_series, over_windows
 from rl_doctor.schema import RunInfo
+from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
 
 _RECORDED: Final = "reconcile.recorded"
+_RANKS: Final = "reconcile.ranks"
 _FEW: Final = 3
 _RELATIVE: Final = 1e-4
 _ABSOLUTE: Final = 1e-6
@@ -65,10 +69,8 @@ class Plan:
     doubts: str = ""
 
     def rows_of(self, item: Logged) -> tuple[Steps, Steps, Floats]:
-        """The rows of a key in the log: the step after which each begins, its own step, and the finite value, each ``[n]``."""
+        """The rows of a key in the log: the step after which each begins, its own step, and the value, each ``[n]``."""
         ends, logged = self.log.series(item.name)
-        keep = np.isfinite(logged)
-        ends, logged = ends[keep], logged[keep]
         return ends - 1 if item.window == "step" else self._starts(ends), ends, logged
 
     def _starts(self, ends: Steps) -> Steps:
@@ -104,13 +106,15 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog, recorded_in: M
     doubts = _versions(info, in_doubt(info, names.difference(lacks))) if columns else ""
     reason = ""
     if not logged and not canonical:
-        reason = doubts or _reason(info, dialect, names, {name for lack in lacks.values() for name in lack})
+        reason = doubts or _reason(info, dialect, columns, names, {name for lack in lacks.values() for name in lack})
     chosen = [metric for item in logged for metric in _parts(item)]
     short = dialect.missing_rows if dialect else None
     if short is not None and (not chosen or lacking(short.needs, columns, info.config)):
         short = None
     if chosen:
         chosen += [_rows(), *([] if short is None else [short])]
+    if (logged or canonical) and "rank" in columns:
+        chosen.append(_ranks())
     named = "" if short is None else short.name
     sessions, planned = Sessions.of(info, recorded_in), {item.name for item in logged}
 
@@ -121,7 +125,7 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog, recorded_in: M
     others, judged = others_of(sessions, dialect.settings if dialect and logged else None, of_session)
     chosen += [metric for other in others for metric in other.metrics.values()]
     if judged is not None and not judged.size and not canonical:
-        reason = "world size or configuration changed between the sessions, and which of them recorded the steps is not known"
+        reason = "the settings of the sessions that recorded the steps are not known"
     metrics = (*chosen, *canonical)
     return Plan(metrics, logged, canonical, log, reason, info, frozenset(columns), named, sessions, others, judged, doubts)
 
@@ -133,10 +137,14 @@ def plan_critic(main: Plan, info: RunInfo, columns: Collection[str], recorded_in
     return plan(info, columns, MetricLog(left), recorded_in)
 
 
-def _reason(info: RunInfo, dialect: Dialect | None, names: Collection[str], lacks: Collection[str]) -> str:
+def _reason(
+    info: RunInfo, dialect: Dialect | None, columns: Collection[str], names: Collection[str], lacks: Collection[str]
+) -> str:
     """Why nothing can be compared."""
     if not names:
         return "the run has no logged metrics"
+    if not columns:
+        return "no recording: nothing to recompute from"
     if dialect is None:
         known = bounds_of(info.trainer_version)
         version = (not known.exact and known.words) or info.trainer_version or "(version unknown)"
@@ -144,18 +152,21 @@ def _reason(info: RunInfo, dialect: Dialect | None, names: Collection[str], lack
         return f"how {trainer} computes what it logs is not known"
     if lacks:
         return f"what {dialect.name} logs needs columns that the run lacks: {', '.join(sorted(lacks))}"
-    return f"{dialect.name}: the run's configuration or ranks are not recorded completely"
+    reasons = Counter(reason for _, reason in unmet(info, columns, names).reasons)
+    if reasons:
+        return f"{dialect.name}: {'; '.join(reason for reason, _ in reasons.most_common(_FEW))}"
+    return f"nothing that was logged is among the numbers of {dialect.name} that can be recomputed"
 
 
 def _versions(info: RunInfo, doubtful: Sequence[str]) -> str:
     """That these keys cannot be compared because they mean other things by version."""
     if not doubtful:
         return ""
-    told = bounds_of(info.trainer_version).words or "unknown"
     more = f" and {len(doubtful) - _FEW} more" if len(doubtful) > _FEW else ""
+    verb = "means" if len(doubtful) == 1 else "mean"
     return (
-        f"what {', '.join(doubtful[:_FEW])}{more} means depends on the version of {info.trainer} ({told}); "
-        "trainer_version in run.json tells it"
+        f"what {', '.join(doubtful[:_FEW])}{more} {verb} depends on the version of "
+        f"{info.trainer} ({version_words(info)}); trainer_version in run.json tells it"
     )
 
 
@@ -174,7 +185,7 @@ def compare(chosen: Plan, series: Mapping[str, Series], partial_steps: Steps | N
     series = with_others(series, chosen.others)
     found = [_settled(item, chosen, series, partial) for item in chosen.logged]
     found += [_stepwise(item, chosen, series, partial) for item in chosen.canonical]
-    return tuple(item for item in found if item is not None and len(item.steps))
+    return tuple(item for item in found if item is not None and item.compared)
 
 
 def sampled_out(chosen: Plan, compared: Collection[Comparison]) -> tuple[str, ...]:
@@ -201,13 +212,24 @@ def _rows() -> Metric:
     return Metric(_RECORDED, "sequences", counted, lambda state: float(state.count), "", "")
 
 
+def _ranks() -> Metric:
+    """How many ranks a step has rows of."""
+
+    def partial(batch: Batch) -> Keyed:
+        return Keyed({(int(rank),): Sums((Sum(0, 1),)) for rank in np.unique(batch.columns["rank"]).tolist()})
+
+    counted = Reduction(partial, Keyed({}), ("rank",), (), "token")
+    return Metric(_RANKS, "ranks", counted, lambda state: float(len(state.groups)), "", "")
+
+
 def _settled(item: Logged, chosen: Plan, series: Mapping[str, Series], partial_steps: Steps) -> Comparison | None:
     """The comparison of a key; of one with several meanings that of the first which is equal at every step, if any is."""
     if not item.instead:
         return _windowed(item, item.name, chosen, series, partial_steps)
     for label, one in zip(_labels(item), (item, *item.instead), strict=True):
         found = _windowed(one, label, chosen, series, partial_steps)
-        if found is not None and (np.abs(found.logged - found.recomputed) <= found.tolerance).all():
+        equal = found is not None and np.abs(found.logged - found.recomputed) <= found.tolerance
+        if found is not None and len(found.steps) and np.all(equal):
             return found
     return None
 
@@ -217,17 +239,85 @@ def _windowed(item: Logged, label: str, chosen: Plan, series: Mapping[str, Serie
     if found is None:
         return None
     starts, ends, logged = chosen.rows_of(item)
-    recorded = series[_RECORDED].steps
-    if chosen.missing_rows:
-        short = series[chosen.missing_rows]
-        recorded = np.setdiff1d(recorded, short.steps[short.values != 0])
-    if chosen.judged_steps is not None:
-        recorded = np.intersect1d(recorded, chosen.judged_steps)
-    if item.reduction.reads_tokens:
-        recorded = np.setdiff1d(recorded, partial_steps)
+    *_, (recorded, _) = _kept(chosen, series, partial_steps, reads_tokens=item.reduction.reads_tokens)
     values, slack = over_windows(item.window, starts, ends, *found)
     values = np.where(covered(starts, ends, recorded) & ~chosen.sessions.mixed(starts, ends), values, np.nan)
     return _comparison(Comparison(item.name, item.metric, item.unit, ends, logged, values, slack))
+
+
+def _kept(chosen: Plan, series: Mapping[str, Series], partial_steps: Steps, *, reads_tokens: bool) -> list[tuple[Steps, str]]:
+    """The steps that can be compared, by one condition after the other, each with what it means that none is left."""
+    recorded = series[_RECORDED].steps
+    kept = [(recorded, "no row of the log stands for recorded steps alone")]
+    if chosen.missing_rows:
+        short = series[chosen.missing_rows]
+        recorded = np.setdiff1d(recorded, short.steps[short.values != 0])
+        kept.append((recorded, "no step has all rows of its mini-batches"))
+    recorded = np.setdiff1d(recorded, _short_of_ranks(chosen, series, recorded))
+    kept.append((recorded, _ranks_are_missing(chosen)))
+    if chosen.judged_steps is not None:
+        recorded = np.intersect1d(recorded, chosen.judged_steps)
+        kept.append((recorded, "the settings of the sessions that recorded the steps are not known"))
+    if reads_tokens:
+        recorded = np.setdiff1d(recorded, partial_steps)
+        kept.append((recorded, "tokens of the steps were left out to save space"))
+    return kept
+
+
+def _ranks_are_missing(chosen: Plan) -> str:
+    if "rank" not in chosen.columns:
+        return f"the rows do not say their rank, of {chosen.info.world_size}"
+    return f"no step has rows of all {chosen.info.world_size} ranks"
+
+
+def _short_of_ranks(chosen: Plan, series: Mapping[str, Series], steps: Steps) -> Steps:
+    """Those of ``steps`` with rows of fewer ranks than the world has: what all ranks logged together is not that of these rows.
+
+    Rows that do not say their rank count as those of one.
+    """
+    found = series.get(_RANKS)
+    ranks = np.ones(len(steps))
+    if found is not None:
+        at = np.searchsorted(found.steps, steps)
+        inside = at < len(found.steps)
+        inside[inside] = found.steps[at[inside]] == steps[inside]
+        ranks[inside] = found.values[at[inside]]
+    return steps[ranks < chosen.sessions.ranks_at(steps)]
+
+
+def why_not_compared(chosen: Plan, series: Mapping[str, Series], partial_steps: Steps) -> dict[str, str]:
+    """For what was planned, by the name that it was logged under, why it could be compared at no step if it was not."""
+    return {
+        **{item.name: _why_not(item, chosen, series, partial_steps) for item in chosen.logged},
+        **{item.name: _why_not_stepwise(item, chosen, series, partial_steps) for item in chosen.canonical},
+    }
+
+
+def _why_not_stepwise(item: Metric, chosen: Plan, series: Mapping[str, Series], partial_steps: Steps) -> str:
+    found = series.get(item.name)
+    logged, _ = chosen.log.series(item.name)
+    steps = np.empty(0, np.int64) if found is None else np.intersect1d(found.steps, logged)
+    if not steps.size:
+        return "no logged step was recorded"
+    if len(_short_of_ranks(chosen, series, steps)) == len(steps):
+        return _ranks_are_missing(chosen)
+    if item.reduction.reads_tokens and np.isin(steps, partial_steps).all():
+        return "tokens of the steps were left out to save space"
+    return "there is nothing to measure at the logged steps"
+
+
+def _why_not(item: Logged, chosen: Plan, series: Mapping[str, Series], partial_steps: Steps) -> str:
+    if _RECORDED not in series or entry_series(item.name, series) is None:
+        return "no step was recorded"
+    starts, ends, logged = chosen.rows_of(item)
+    for steps, reason in _kept(chosen, series, partial_steps, reads_tokens=item.reduction.reads_tokens):
+        if not covered(starts, ends, steps).any():
+            return reason
+    if not np.isfinite(logged).any():
+        return "not one logged value is a finite number"
+    if item.instead:
+        return "it means other things by version, and equals none of them at every step"
+    return "what was recorded is not enough to give the number at the logged steps"
 
 
 def _stepwise(item: Metric, chosen: Plan, series: Mapping[str, Series], partial_steps: Steps) -> Comparison | None:
@@ -241,6 +331,7 @@ def _stepwise(item: Metric, chosen: Plan, series: Mapping[str, Series], partial_
     hit[hit] = found.steps[at[hit]] == steps[hit]
     if item.reduction.reads_tokens:
         hit &= ~np.isin(steps, partial_steps)
+    hit &= ~np.isin(steps, _short_of_ranks(chosen, series, steps))
     steps, logged, at = steps[hit], logged[hit], at[hit]
     values = np.where(found.counts[at] > 0, found.values[at], np.nan)
     slack = _ABSOLUTE + _RELATIVE * np.maximum(np.abs(values), np.abs(logged))
@@ -248,10 +339,11 @@ def _stepwise(item: Metric, chosen: Plan, series: Mapping[str, Series], partial_
 
 
 def _comparison(whole: Comparison) -> Comparison:
-    """Only the steps at which both numbers exist, with what the log's rounding adds to the tolerance."""
-    keep = np.isfinite(whole.recomputed) & np.isfinite(whole.logged)
+    """Only the steps at which there is a recomputed number, with what the log's rounding adds to the tolerance."""
+    real, known = np.isfinite(whole.logged), np.isfinite(whole.recomputed)
+    keep, unreal = real & known, known & ~real
     rounding = log_rounding(whole.logged[keep])
     return replace(
         whole, steps=whole.steps[keep], logged=whole.logged[keep], recomputed=whole.recomputed[keep],
-        tolerance=whole.tolerance[keep] + rounding,
+        tolerance=whole.tolerance[keep] + rounding, unreal_steps=whole.steps[unreal], unreal=whole.logged[unreal],
     )  # fmt: skip

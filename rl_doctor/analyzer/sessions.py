@@ -41,10 +41,12 @@ class Sessions:
         numbers = np.array([(recorded or {})[step] for step in steps.tolist()], np.int64)
         infos: dict[int, RunInfo | None] = {}
         config: RunConfig | None = info.config
-        for entry in reversed(info.sessions):
+        for at, entry in enumerate(reversed(info.sessions)):
             if "config" in entry:
                 config = _config(entry["config"])
             size, number = entry.get("world_size"), entry.get("session")
+            if at == 0 and size is None:  # the newest session is what the run's description is of
+                size = info.world_size
             if not isinstance(number, int) or (size == info.world_size and config is info.config):
                 continue
             known = config is not None and (size == info.world_size or (isinstance(size, int) and size > 0))

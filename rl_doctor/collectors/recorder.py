@@ -35,6 +35,7 @@ from rl_doctor.store.writer import RunWriter
 _POLL_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 60.0
 _NOWHERE: Final = -1
+_NAMED: Final = 5
 _GRACE_SECONDS: Final = 10.0
 _OPEN_SECONDS: Final = 60.0
 _P = ParamSpec("_P")
@@ -81,7 +82,8 @@ class Recorder:
         path: the run folder on this machine, ``~`` for the home folder; created if need be, continued as a new session if it
             exists. None, as an unset environment variable gives, records nothing, which is said once.
         info: the run's description: a ``RunInfo``, or a mapping like ``run.json``. What JSON cannot hold is kept as its text.
-        rank: this process's data-parallel rank. Every rank records into the same folder.
+        rank: this process's data-parallel rank. Every rank records into the same folder; where there are several, by ``info`` or
+            by this, it is the column ``rank`` of what is logged without one.
         session: the session that rank 0 got (its ``session``); leave it out on rank 0 and without ranks.
         on_part: called in the writer thread after each part, with the steps that the part completes.
         record_token_ids: whether to keep ``token_id``.
@@ -129,6 +131,7 @@ class Recorder:
         self._ended: int | None = None
         self._dropping: int | None = None
         self._dtype_known = False
+        self._rank: int | None = None
         self._device = DeviceCopier()
         self._memory = Memory()
         if refused is not None:
@@ -207,7 +210,7 @@ class Recorder:
 
         Args:
             step: step of the values, as the trainer counts.
-            metrics: name -> number; None is NaN, what is no number is left out.
+            metrics: name -> number; None is NaN. What is no number (text, lists, True) is left out, which is said once.
             split: ``train`` or ``eval``.
             source: where the values were taken from.
         """
@@ -215,6 +218,8 @@ class Recorder:
             return
         step = whole(step)
         numbers = {name: local(value) for name, value in mapping("metrics", metrics).items() if is_number(value)}
+        if left := [str(name) for name in metrics if name not in numbers]:
+            self.guard.tell(_no_numbers(left), kind="no numbers")
         for name in [name for name, value in numbers.items() if value is None and metrics[name] is not None]:
             del numbers[name]
             self.guard.tell(_apart(name))
@@ -324,6 +329,8 @@ class Recorder:
                 self.guard.tell(doubt)
         encode.import_all()
         self._dtype_known = info.logprob_dtype is not None
+        if rank != 0 or (info.world_size or 1) > 1:
+            self._rank = rank
         sampling, quota = saving
         sampler = None if sampling is None else GroupSampler(sampling, self.guard.tell)
         info = replace(info, sampling=sampling)
@@ -389,6 +396,8 @@ class Recorder:
         for name in found.unknown:
             self._backlog.put(UnknownColumn(name))
         columns = found.columns
+        if self._rank is not None and columns:
+            columns.setdefault("rank", self._rank)
         self._note_dtype(columns)
         if not self._record_token_ids:
             columns.pop("token_id", None)
@@ -470,6 +479,13 @@ def _folder(path: Any) -> tuple[str, str | None]:
 
 def _apart(name: str) -> str:
     return f"{name} is spread over the processes and is left out: putting it together would make them all wait"
+
+
+def _no_numbers(names: list[str]) -> str:
+    """That values which are no numbers are left out."""
+    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    counted = "1 metric is no number" if len(names) == 1 else f"{len(names)} metrics are no numbers"
+    return f"{counted} and left out, here and at later steps: {shown}"
 
 
 def _elsewhere(path: str) -> Recorder:

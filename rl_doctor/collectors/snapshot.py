@@ -42,9 +42,19 @@ def is_plain(values: Iterable[Any]) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether the value may be one number; None is NaN."""
+    """Whether the value may be one number that a float64 can hold; None is NaN, and a truth value is none."""
     shape = getattr(value, "shape", None)
-    return shape is None or math.prod(shape) == 1
+    if shape is not None:
+        return math.prod(shape) == 1 and str(getattr(value, "dtype", "")).removeprefix("torch.") != "bool"
+    if value is None or isinstance(value, float):
+        return True
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        return False
+    try:
+        float(value)
+    except (ArithmeticError, TypeError, ValueError):
+        return False
+    return True
 
 
 def local(value: Any) -> Any:

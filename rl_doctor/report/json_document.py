@@ -71,6 +71,9 @@ def _run(run: RunSummary) -> dict[str, Any]:
             }
             for item in run.reconciled
         ],
+        "not_recomputed": [{"name": name, "reason": reason} for name, reason in run.not_recomputed],
+        "not_recomputable": run.not_recomputable,
+        "undefined": run.undefined,
     }
 
 

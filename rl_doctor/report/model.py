@@ -53,6 +53,7 @@ class Hit:
         cause: the likely cause, where the rule can tell it apart from others; else the rule's own text is used.
         ruled_out: causes that the data speak against, each with the reason.
         unchecked: signs that could not be looked at, each with the column that would allow it.
+        advice: what to do, where that depends on the run; else the rule's own is used.
     """
 
     message: str
@@ -61,6 +62,7 @@ class Hit:
     cause: str | None = None
     ruled_out: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,10 @@ class Reconciled:
 class RunSummary:
     """What was read: path, trainer, algorithm, step range, sizes, and what was left out of the reading.
 
-    ``logged_values`` counts what the trainer itself logged, ``reconciled`` are those of its numbers that were recomputed.
-    ``sampling`` is the share of groups whose tokens were kept, where not all were.
+    ``logged_values`` counts what the trainer itself logged, ``reconciled`` are those of its numbers that were recomputed,
+    ``not_recomputed`` those that could be but were not, each with the reason; ``not_recomputable`` counts those that cannot be
+    from what is recorded, ``undefined`` those that the trainer's table does not define. ``sampling`` is the share of groups
+    whose tokens were kept, where not all were.
     """
 
     path: str
@@ -146,6 +150,9 @@ class RunSummary:
     logged_values: int = 0
     sampling: float | None = None
     reconciled: tuple[Reconciled, ...] = ()
+    not_recomputed: tuple[tuple[str, str], ...] = ()
+    not_recomputable: int = 0
+    undefined: int = 0
 
     @property
     def only_logged(self) -> bool:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rl_doctor.report.diagnosis import by_urgency
 from rl_doctor.report.model import FailOn, Finding, Report, Result, RunSummary, exit_code
-from rl_doctor.report.wording import count, evidence, printable, recomputed, steps, why_not_judged
+from rl_doctor.report.wording import count, evidence, not_recomputed, printable, recomputed, steps, why_not_judged
 
 _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 _LABEL_WIDTH: Final = 11
@@ -28,6 +28,11 @@ _REASONS: Final = {
 }
 _MOST_DETAILS: Final = 4
 """Rules skipped for one reason whose details are still printed one by one."""
+_MOST_TOGETHER: Final = 4
+"""Findings with one cause that are printed one by one."""
+_MOST_LINES: Final = 8
+_FEW_LINES: Final = 2
+"""Lines of one label, and of what does not explain several findings."""
 _RECORDING: Final = "a recording"
 
 
@@ -127,16 +132,32 @@ def _findings(console: Console, group: Sequence[Finding]) -> None:
         head.append(f"  {steps(min(starts), max(ends))}")
     console.print(head)
     rows: list[tuple[str, str]] = []
-    for each in group:
+    shown_alone = group if len(group) <= _MOST_TOGETHER + 1 else group[:_MOST_TOGETHER]
+    for each in shown_alone:
         rows.append(("", printable(each.message)))
-        rows += _labelled("evidence", map(evidence, each.evidence))
+        rows += _labelled("evidence", _first(map(evidence, each.evidence)))
+    if rest := group[len(shown_alone) :]:
+        rows.append(("", f"and {len(rest)} more like these (the JSON report has their numbers): {_names(rest)}"))
     rows += _labelled("likely", [finding.cause])
-    rows += _labelled("ruled out", dict.fromkeys(item for each in group for item in each.ruled_out))
-    rows += _labelled("not checked", dict.fromkeys(item for each in group for item in each.unchecked))
+    ruled_out = dict.fromkeys(item for each in group for item in each.ruled_out)
+    rows += _labelled("ruled out", _first(ruled_out, _MOST_LINES if len(group) == 1 else _FEW_LINES))
+    rows += _labelled("not checked", _first(dict.fromkeys(item for each in group for item in each.unchecked)))
     several = len(finding.advice) > 1
     rows += _labelled("next", (f"{n}. {item}" if several else item for n, item in enumerate(finding.advice, 1)))
     rows.append(("see", f"rl-doctor explain {finding.code}"))
     _rows(console, rows)
+
+
+def _first(lines: Iterable[str], most: int = _MOST_LINES) -> list[str]:
+    """The lines, of many the first few."""
+    found = list(lines)
+    return found if len(found) <= most + 1 else [*found[:most], f"and {len(found) - most} more (the JSON report has them)"]
+
+
+def _names(findings: Iterable[Finding]) -> str:
+    """What the findings are about."""
+    named = (item for finding in findings for item in finding.evidence[:1])
+    return printable(", ".join(str((item.where or {}).get("logged_name", item.metric)) for item in named))
 
 
 def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
@@ -164,6 +185,7 @@ def _reading(run: RunSummary) -> list[tuple[str, str]]:
     """What was held against the trainer's log, what was left out of the reading, and what was read under another name."""
     return [
         *_labelled("recomputed", [recomputed(run.reconciled)] if run.reconciled else []),
+        *_labelled("not recomputed", not_recomputed(run)),
         *_labelled("skipped parts", run.skipped_parts),
         *_labelled("not used" if run.only_logged else "unknown columns", _unknown(run)),
         *_labelled("renamed columns", [", ".join(run.renamed_columns)] if run.renamed_columns else []),

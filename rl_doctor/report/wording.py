@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rl_doctor.report.model import Evidence, Reconciled, Report
+from rl_doctor.report.model import Evidence, Reconciled, Report, RunSummary
 
 _NAMED: Final = 3
 """Numbers that are named, of those that are not equal."""
@@ -46,6 +46,8 @@ def place(where: Mapping[str, Any]) -> str:
 
 def evidence(item: Evidence) -> str:
     """One number behind a finding, with all that it was held against."""
+    if item.where and "logged_name" in item.where:
+        return _of_the_log(item)
     parts = [f"{item.metric} {number(item.value, item.unit)}"]
     if item.baseline is not None:
         parts.append(f"baseline {number(item.baseline, item.unit)}")
@@ -62,13 +64,43 @@ def evidence(item: Evidence) -> str:
     return ", ".join(parts)
 
 
+def _of_the_log(item: Evidence) -> str:
+    """A number that the trainer logged beside its recomputation."""
+    name = (item.where or {})["logged_name"]
+    parts = [f"{name} {number(item.value, item.unit)} logged"]
+    if item.baseline is not None:
+        parts.append(f"{number(item.baseline, item.unit)} recomputed")
+    if item.limit is not None:
+        parts.append(f"allowed difference {number(item.limit, item.unit)}")
+    if item.n is not None:
+        parts.append(count(item.n, "step"))
+    if item.first_step is not None:
+        parts.append(steps(item.first_step, item.last_step))
+    return ", ".join(parts)
+
+
+def not_recomputed(run: RunSummary) -> list[str]:
+    """What the trainer logged and was not held against a recomputation, in one line, the first few with the reason."""
+    left = run.not_recomputed
+    parts = []
+    if left:
+        named = ", ".join(f"{name} ({reason})" for name, reason in left[:_NAMED])
+        more = f" and {len(left) - _NAMED} more (the JSON report lists all)" if len(left) > _NAMED else ""
+        parts.append(f"{count(len(left), 'number')}: {named}{more}")
+    if run.not_recomputable:
+        parts.append(f"{run.not_recomputable:,} cannot be from what is recorded")
+    if run.undefined:
+        parts.append(f"{run.undefined:,} {'is' if run.undefined == 1 else 'are'} not defined for this trainer")
+    return ["; ".join(parts)] if parts else []
+
+
 def recomputed(found: Sequence[Reconciled]) -> str:
     """How many of the trainer's numbers were recomputed, and which are not equal, the first few by name."""
     wrong = [item for item in found if item.differing]
     told = f"{count(len(found), 'number')} of the trainer's log"
     if not wrong:
         return f"{told}: equal at every step"
-    named = [f"{item.name} (at {item.differing} of {item.compared} steps)" for item in wrong[:_NAMED]]
+    named = [f"{item.name} (at {item.differing} of {count(item.compared, 'step')})" for item in wrong[:_NAMED]]
     more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
     rest = "" if len(wrong) == len(found) else f"{len(found) - len(wrong)} equal at every step, "
     return f"{told}: {rest}not equal {', '.join(named)}{more}"

@@ -30,7 +30,14 @@ class Skip:
     missing: tuple[str, ...] = ()
 
 
-Check = Callable[[View, Limits], Iterable[Hit | Skip]]
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Yielded by a rule to say what its verdict covers, whatever that is. ``words`` is the detail of the result."""
+
+    words: str
+
+
+Check = Callable[[View, Limits], Iterable[Hit | Skip | Told]]
 
 
 _STORAGE: Final = frozenset({"RLD002", "RLD003", "RLD004", "RLD005"})

@@ -10,7 +10,7 @@ from typing import Final
 
 from rl_doctor.report.model import SEVERITY_ORDER, Finding, Hit, Result
 from rl_doctor.rules.applicability import inapplicable
-from rl_doctor.rules.registry import Rule, Skip
+from rl_doctor.rules.registry import Rule, Skip, Told
 from rl_doctor.rules.view import View
 
 _ROWS: Final = 3
@@ -48,9 +48,10 @@ def _run(rule: Rule, view: View) -> Result:
     return _told(rule, replace(blank, seconds=time.perf_counter() - started), yielded, seen)
 
 
-def _told(rule: Rule, done: Result, yielded: Iterable[Hit | Skip], seen: View) -> Result:
+def _told(rule: Rule, done: Result, yielded: Iterable[Hit | Skip | Told], seen: View) -> Result:
     """The result of what a rule yielded; of several skips the first counts, and none beside a finding."""
     told = tuple(yielded)
+    done = replace(done, detail=next((item.words for item in told if isinstance(item, Told)), ""))
     if findings := tuple(_finding(rule, item, seen.estimated) for item in told if isinstance(item, Hit)):
         return replace(done, outcome="found", findings=findings)
     skip = next((item for item in told if isinstance(item, Skip)), None)
@@ -83,7 +84,7 @@ def _finding(rule: Rule, hit: Hit, estimated: Collection[str]) -> Finding:
         hit.message,
         tuple(replace(item, estimated=True) if item.metric in estimated else item for item in hit.evidence),
         hit.cause or rule.cause,
-        rule.advice,
+        hit.advice or rule.advice,
         hit.ruled_out,
         hit.unchecked,
         hashlib.sha256("\n".join(scope).encode()).hexdigest()[:16],

@@ -9,6 +9,7 @@ from rl_doctor.analyzer.comparison import Comparison
 from rl_doctor.analyzer.dialects.recognise import find_trainer
 from rl_doctor.analyzer.dialects.registry import Trainer
 from rl_doctor.analyzer.series import Series
+from rl_doctor.rules.shares import possible
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.facts import StoreFacts
 
@@ -26,6 +27,8 @@ class View:
         comparisons: logged against recomputed metrics.
         uncompared: why there are none, or not all that could be, or "".
         estimated: metrics computed from a sample of the tokens, because the others were left out to save space.
+        recomputable: number of logged metrics that can be recomputed, given all that they need; ``comparisons`` are of some.
+        failed: why nothing was compared: what was raised by that.
     """
 
     info: RunInfo
@@ -35,6 +38,8 @@ class View:
     comparisons: tuple[Comparison, ...] = ()
     uncompared: str = ""
     estimated: frozenset[str] = frozenset()
+    recomputable: int = 0
+    failed: Exception | None = None
 
     @property
     def config(self) -> RunConfig:
@@ -54,22 +59,22 @@ class View:
         return replace(self, all_series=chosen)
 
     def series(self, name: str) -> Series:
-        """The measured steps of a metric that the rule needs (finite values on at least one item)."""
-        return self.all_series[name].measured()
+        """The measured steps of a metric that the rule needs (finite values on at least one item), if a share, as ``possible``."""
+        return possible(self.all_series[name].measured())
 
     def get(self, name: str) -> Series | None:
-        """The measured steps of an optional metric; None where it could not be computed or nothing was measured."""
+        """As ``series`` for an optional metric; None where it could not be computed or nothing was measured."""
         found = self.all_series.get(name)
         if found is None:
             return None
-        kept = found.measured()
+        kept = possible(found.measured())
         return kept if len(kept) else None
 
     def raw(self, name: str) -> Series | None:
-        """A series with its NaN and infinite values."""
+        """A series with its NaN and infinite values, and shares above 1 as they were logged."""
         return self.all_series.get(name)
 
     def named(self, prefix: str) -> Mapping[str, Series]:
         """Measured series whose name starts with ``prefix``, e.g. ``reward.component.``; empty ones left out."""
-        found = {name: series.measured() for name, series in self.all_series.items() if name.startswith(prefix)}
+        found = {name: possible(series.measured()) for name, series in self.all_series.items() if name.startswith(prefix)}
         return {name: series for name, series in found.items() if len(series)}

@@ -121,9 +121,9 @@ def test_a_nan_entry_is_left_out_as_the_trainer_leaves_it_out() -> None:
     [
         ({"trainer": None}, "not known"),
         ({"trainer": "other", "trainer_version": "0.8.0"}, "other 0.8.0"),
-        ({"algorithm": "dpo"}, "not recorded completely"),
-        ({"writing_ranks": (0,)}, "not recorded completely"),
-        ({"config": RunConfig()}, "not recorded completely"),
+        ({"writing_ranks": (0,)}, "rank 1 is not recorded, of 2"),
+        ({"config": RunConfig()}, "needs config.native.epsilon, config.native.beta"),
+        ({"trainer_version": "0.15.2"}, "TRL 0.15.2"),
     ],
 )
 def test_what_cannot_be_judged_is_not_compared_and_says_why(change: dict[str, Any], words: str) -> None:

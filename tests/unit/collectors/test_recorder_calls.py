@@ -235,7 +235,8 @@ class TestCalls:
             recorder.log_metrics(1, None)  # type: ignore[arg-type]
             recorder.log_metrics(1, {"a\udc80": 1.0, "loss": 2.0, "odd": object()}, split=3)  # type: ignore[arg-type]
             recorder.log_metrics(1, {"loss": 2.0})
-        (line,) = lines(caplog)
+        line, told = lines(caplog)
+        assert "1 metric is no number and left out, here and at later steps: odd" in told
         assert "metrics must be a mapping of names to values, not None" in line
         assert open_run(tmp_path / "run").metrics().series("loss")[1].tolist() == [2.0]
 
