@@ -14,7 +14,7 @@ import pytest
 from rl_doctor.analyzer.dialects.recipes import Recipe
 from rl_doctor.analyzer.dialects.registry import trainers
 from rl_doctor.analyzer.engine import analyze, lacking
-from rl_doctor.analyzer.recompute import recipes
+from rl_doctor.analyzer.recompute import configured, recipes
 from rl_doctor.analyzer.recompute.registry import Logged, dialects, find_dialect
 from rl_doctor.analyzer.registry import Metric
 from rl_doctor.analyzer.windows import entry_metrics
@@ -67,7 +67,7 @@ def keys_of_recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Logged]:
         return None if name.endswith("?") else WORDS.get(bare.rpartition(".")[2], 0.25)
 
     dialects()  # all quantities are registered then
-    monkeypatch.setattr(recipes, "setting", setting)
+    monkeypatch.setattr(configured, "setting", setting)
     for label, recipe in every_recipe():
         told.clear()
         told.update(_settled(recipe))

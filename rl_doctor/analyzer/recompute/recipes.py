@@ -23,8 +23,10 @@ from rl_doctor.analyzer.recompute.stages import Range, Ranges, Share, Shares, ke
 from rl_doctor.analyzer.recompute.statistics import (
     NONE,
     Reading,
+    Statistic,
     Statistics,
     deviation_of,
+    ends_of,
     largest_of,
     mean_of,
     of_rows,
@@ -139,8 +141,9 @@ def _of_mask(batch: Batch, made: Made) -> tuple[Batch, Floats | None]:
             columns = {name: values for name, values in batch.columns.items() if name != "response_mask"}
             if mask != "stored":
                 columns["response_mask"] = batch.columns[mask]
-            batch.scratch[key] = replace(batch, columns=columns, scratch={})
-        masked = batch.scratch[key]
+            other = replace(batch, columns=columns, scratch={})
+            batch.scratch[key] = None if np.array_equal(selection(other), selection(batch)) else other
+        masked = batch.scratch[key] or batch
     if where is None:
         return masked, None
     condition = ("where", where.key)
@@ -156,6 +159,14 @@ def _of_mask(batch: Batch, made: Made) -> tuple[Batch, Floats | None]:
 
 def _row_sums(batch: Batch, made: Made, shaky: Floats | None = None) -> tuple[Floats, Floats, Floats | None]:
     """Per sequence the sum of the values, the size of its summands, and what may flip at a threshold, ``[n_sequences]``."""
+    key = ("row sums", made.value.key, made.recipe.factor, shaky is None)  # what may flip is the batch's own
+    if key not in batch.scratch:
+        batch.scratch[key] = _new_row_sums(batch, made, shaky)
+    sums: tuple[Floats, Floats, Floats | None] = batch.scratch[key]
+    return sums
+
+
+def _new_row_sums(batch: Batch, made: Made, shaky: Floats | None) -> tuple[Floats, Floats, Floats | None]:
     found = evaluated(batch, made.value)
     factor = made.recipe.factor
     if find_quantity(made.value.name).rows:
@@ -165,7 +176,9 @@ def _row_sums(batch: Batch, made: Made, shaky: Floats | None = None) -> tuple[Fl
     if shaky is not None:
         more = shaky * (abs(factor) * float(np.abs(found.values).max(initial=1.0)))
         slack = more if slack is None else slack + more
-    return factor * per_sequence_sums(batch, found.values), abs(factor) * per_sequence_sums(batch, found.sizes), slack
+    summed = per_sequence_sums(batch, found.values)
+    sizes = summed if found.sizes is found.values else per_sequence_sums(batch, found.sizes)
+    return factor * summed, abs(factor) * sizes, slack
 
 
 def _share_of(made: Made, value: Valued | None = None) -> Share:
@@ -211,6 +224,8 @@ def _at_once(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
         masked, _ = _of_mask(batch, made)
         if by_row:
             return Statistics({"": of_rows(*_row_values(masked, made))})
+        if recipe.statistic in {"max", "min"}:
+            return Statistics({"": _ends(masked, made)})
         found = evaluated(masked, made.value)
         sizes = per_sequence_sums(masked, found.sizes)
         return Statistics({"": of_tokens(masked, recipe.factor * found.values, abs(recipe.factor) * sizes, squared=squared)})
@@ -219,6 +234,18 @@ def _at_once(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
         "max": largest_of(""), "min": smallest_of(""), "mean": mean_of(""), "std": deviation_of("", ddof=recipe.ddof),
     }  # fmt: skip
     return Reduction(partial, NONE, made.needs, _MASKS, "token"), reading[recipe.statistic]
+
+
+def _ends(batch: Batch, made: Made) -> Statistic:
+    """The extremes of the values of a batch, and the size of their summands."""
+    key = ("ends", made.value.key, made.recipe.factor)
+    if key not in batch.scratch:
+        values = evaluated(batch, made.value).values
+        scaled = values if made.recipe.factor == 1.0 else made.recipe.factor * values
+        _, sizes, _ = _row_sums(batch, made)
+        batch.scratch[key] = ends_of(scaled, sizes)
+    found: Statistic = batch.scratch[key]
+    return found
 
 
 def _row_values(batch: Batch, made: Made) -> tuple[Floats, Floats]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums
+from rl_doctor.analyzer.exact import exact_totals, short_total
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, entry
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.analyzer.states import Keyed, Sum, Sums
@@ -24,6 +25,10 @@ MICROBATCH_OF_RANK: Final = ("rank", *MICROBATCH)
 """Columns that tell the micro-batches of a step apart, each rank's for itself."""
 MINIBATCH: Final = ("rollout_step", "epoch", "minibatch")
 """Columns that tell the mini-batches of a step apart."""
+_FEW_ROWS: Final = 64
+"""Up to so many are added one by one: that is cheaper than the fixed cost of array operations."""
+_PADDING: Final = 4
+"""How many times as much as there is may be added up, with groups filled up to the largest."""
 _MOST_KEYS: Final = 1 << 62
 _FEW_KEYS: Final = 1 << 16
 """Numbers below it are sorted in 16 bits."""
@@ -119,39 +124,94 @@ def _accumulations(batch: Batch, columns: tuple[str, ...], *, read: bool) -> lis
 
 def rounded_sum(values: NDArray[Any], count: int) -> Sum:
     """A sum that is rounded within each batch, for what only has to be told from something else: cheaper than ``Sum.of``."""
-    return Sum.of(np.array([values.sum(dtype=np.float64)]), count)
+    return _sum_of(float(values.sum(dtype=np.float64)), count)
+
+
+def _sum_of(value: float, count: int) -> Sum:
+    return Sum(short_total([value]), count) if math.isfinite(value) else Sum.of(np.array([value]), count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Groups:
+    """Rows of a batch by their key.
+
+    Attributes:
+        keys: of each group.
+        order: int64 ``[n_sequences]``, rows group by group.
+        starts: int64 ``[n_groups]``, where each group starts.
+        group: int64 ``[n_sequences]``, the group of each row in that order.
+    """
+
+    keys: list[tuple[int, ...]]
+    order: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    group: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, batch: Batch, columns: tuple[str, ...]) -> _Groups:
+        """The groups of ``keyed_rows``, once per batch."""
+        key = ("groups", columns)
+        if key not in batch.scratch:
+            keyed = keyed_rows(batch, columns)
+            lengths = np.array([len(rows) for _, rows in keyed], np.intp)
+            order = np.concatenate([np.zeros(0, np.intp), *(rows for _, rows in keyed)])
+            group = np.repeat(np.arange(len(keyed)), lengths)
+            batch.scratch[key] = cls([name for name, _ in keyed], order, np.cumsum(lengths) - lengths, group)
+        found: _Groups = batch.scratch[key]
+        return found
+
+    def rounded(self, values: NDArray[Any]) -> list[Any]:
+        """Sums of values ``[n_sequences]`` per group."""
+        summed: list[Any] = np.add.reduceat(values[self.order], self.starts).tolist()
+        return summed
+
+    def exact(self, values: Floats, counts: Sequence[int]) -> list[Sum]:
+        """Exact sums of values ``[n_sequences]`` per group, with these counts."""
+        number, ordered = len(self.keys), values[self.order]
+        width = int(np.diff(np.append(self.starts, len(ordered))).max())
+        if number == 1 or len(ordered) <= _FEW_ROWS or number * width > _PADDING * len(ordered) or not np.isfinite(ordered).all():
+            return [Sum.of(some, count) for some, count in zip(np.split(ordered, self.starts[1:]), counts, strict=True)]
+        padded = np.zeros((number, width))
+        padded[self.group, np.arange(len(ordered)) - self.starts[self.group]] = ordered
+        return [Sum(total, count) for total, count in zip(exact_totals(padded), counts, strict=True)]
 
 
 def sums_by(
     columns: tuple[str, ...], *shares: Share, needs: tuple[str, ...], optional: tuple[str, ...] = ("grad_accumulation",),
-    total: Callable[[Floats, int], Sum] = Sum.of,
+    exact: bool = True,
 ) -> Reduction:  # fmt: skip
     """A token reduction: for each combination of ``columns`` the sums of each of ``shares``, whose averages are added up.
 
-    The ``Sums`` hold numerators, magnitudes and slack of each, and last grad_accumulation, where it is read, over the rows.
+    The ``Sums`` hold numerators, magnitudes and slack of each, and last grad_accumulation, where it is read, over the rows. Those
+    two, which only bound an error, are rounded within each batch.
 
     Args:
         columns: what tells the sums apart.
         shares: what each sequence adds.
         needs: columns that the shares need.
         optional: columns that they read where the run has them; with grad_accumulation the averages check that none is missing.
-        total: sums float64 ``[n]`` with a number of items.
+        exact: whether numerators are summed exactly.
     """
 
     def partial(batch: Batch) -> Keyed:
-        parts = [share(batch) for share in shares]
-        accumulations = _accumulations(batch, columns, read="grad_accumulation" in optional)
-        groups = {}
-        for (key, rows), accumulation in zip(keyed_rows(batch, columns), accumulations, strict=True):
-            sums = []
-            for part in parts:
-                weight = int(part.weights[rows].sum())
-                sums += [total(part.numerators[rows], weight), total(part.magnitudes[rows], weight)]
-                sums.append(Sum() if part.slack is None else total(part.slack[rows], weight))
-            groups[key] = Sums((*sums, accumulation))
-        return Keyed(groups)
+        groups = _Groups.of(batch, columns)
+        if not groups.keys:
+            return Keyed({})
+        sums: list[list[Sum]] = []
+        for share in shares:
+            part = share(batch)
+            counts = groups.rounded(part.weights)
+            sums.append(groups.exact(part.numerators, counts) if exact else _sums_of(groups.rounded(part.numerators), counts))
+            sums.append(_sums_of(groups.rounded(part.magnitudes), counts))
+            sums.append([Sum()] * len(counts) if part.slack is None else _sums_of(groups.rounded(part.slack), counts))
+        sums.append(_accumulations(batch, columns, read="grad_accumulation" in optional))
+        return Keyed({key: Sums(parts) for key, parts in zip(groups.keys, zip(*sums, strict=True), strict=True)})
 
     return Summed(partial, Keyed({}), (columns[-1], *needs), (*columns, *optional), "token", columns, shares)
+
+
+def _sums_of(values: Sequence[float], counts: Sequence[int]) -> list[Sum]:
+    return [_sum_of(value, count) for value, count in zip(values, counts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

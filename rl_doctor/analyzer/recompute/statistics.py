@@ -106,6 +106,12 @@ def of_tokens(
     return Statistic(Sums(tuple(sums)), Extremes.of(values))
 
 
+def ends_of(values: Numbers, size: Floats) -> Statistic:
+    """The extremes of a quantity of ``values`` ``[n]``, one per token, and the sum of ``size``; without its sums."""
+    nothing = Sum(0, len(values))
+    return Statistic(Sums((nothing, nothing, rounded_sum(size, len(values)))), Extremes.of(values))
+
+
 def of_column(batch: Batch, name: str) -> Statistic:
     """The column ``name`` at the selected tokens, without its squares."""
     count = int(per_sequence_counts(batch).sum())

@@ -21,7 +21,10 @@ def _product(batch: Batch, arguments: Arguments) -> Values:
     left, right = (evaluated(batch, inner(arguments, side)) for side in ("left", "right"))
     with np.errstate(invalid="ignore", over="ignore"):
         value = left.values * right.values
-        size = left.sizes * np.abs(right.values) + np.abs(left.values) * right.sizes - np.abs(value)
+        if right.sizes is right.values:  # none is negative
+            size = value if left.sizes is left.values else left.sizes * right.values
+        else:
+            size = left.sizes * np.abs(right.values) + np.abs(left.values) * right.sizes - np.abs(value)
         near = [np.abs(other.values) * one.near for one, other in ((left, right), (right, left)) if one.near is not None]
     return Values(value, size, sum(near[1:], near[0]) if near else None)
 

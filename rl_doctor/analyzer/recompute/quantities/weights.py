@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import (
     Floats,
+    derived,
+    filled_rows,
     per_sequence_counts,
     per_sequence_sums,
-    positions,
     real_rows,
     selected,
     selected_splits,
@@ -185,7 +186,8 @@ def rejection(batch: Batch, arguments: Arguments) -> Rejection:
 
 def _rejection(batch: Batch, arguments: Arguments) -> Rejection:
     x = difference(batch, {"first": _ENGINE[0], "second": _ENGINE[1]})
-    x = np.where(np.isfinite(x), x, 0.0)
+    finite = np.isfinite(x)
+    x = x if finite.all() else np.where(finite, x, 0.0)
     metric, by_sequence = word(arguments, "metric", "ratio"), word(arguments, "level", "token") == "sequence"
     lower, upper = number(arguments, "lower"), number(arguments, "upper")
     low, high = -np.inf if lower is None else lower, np.inf if upper is None else upper
@@ -199,10 +201,13 @@ def _rejection(batch: Batch, arguments: Arguments) -> Rejection:
             log_weight = spread(per_sequence_sums(batch, x) / counts, splits)
         statistic = spread(_together(batch, statistic, word(arguments, "agg", "mean")), splits)
     with np.errstate(over="ignore"):
-        statistic = np.exp(statistic) if metric == "ratio" else statistic
         raw = np.exp(log_weight)
+        if metric == "ratio":
+            statistic = raw if statistic is log_weight else np.exp(statistic)
     inside = (statistic >= low) & (statistic <= high)
-    near = close(np.abs(statistic), *(abs(bound) for bound in (low, high)), spread=4.0 * rounding)
+    near = close(
+        statistic if metric == "ratio" else np.abs(statistic), *(abs(bound) for bound in (low, high)), spread=4.0 * rounding
+    )
     size = raw * (1.0 + 0.2 * rounding)
     if word(arguments, "action", "mask") == "mask":
         return Rejection(np.where(inside, raw, 0.0), inside, ~inside, near, size)
@@ -223,7 +228,7 @@ def _together(batch: Batch, values: Floats, how: str) -> Floats:
 def _rejection_weight(batch: Batch, arguments: Arguments) -> Values:
     """The importance weight after rejection, 0 where a token is left out."""
     found = rejection(batch, arguments)
-    return Values(found.weight, found.size, found.near * found.weight)
+    return Values(found.weight, found.size, found.near * found.weight if found.near.any() else None)
 
 
 @quantity("rejection_kept", lambda _: _ENGINE, additive=False)
@@ -240,10 +245,15 @@ def _rejection_changed(batch: Batch, arguments: Arguments) -> Values:
     return flagged(found.changed, found.near)
 
 
+@derived
 def _before(batch: Batch) -> NDArray[np.int64]:
     """Where in the stored tokens the one before each selected token is; -1 where that is no token of the response."""
     place = np.flatnonzero(selection(batch))
-    return np.where(positions(batch)[place] > 0, place - 1, -1)
+    rows, ends = filled_rows(selected_splits(batch))
+    first = ends[:-1]
+    before = place - 1
+    before[first[place[first] == batch.splits[rows]]] = -1
+    return before
 
 
 @quantity("has_previous", lambda _: ())
@@ -256,6 +266,7 @@ def _has_previous(batch: Batch, _: Arguments) -> Values:
 def _previous_age(batch: Batch, arguments: Arguments) -> Values:
     """The version being trained, less ``lag``, minus the one that sampled the token before; NaN where that is none."""
     before = _before(batch)
-    newest = np.repeat(batch.columns["policy_version"].astype(np.float64), per_sequence_counts(batch))
-    sampled = np.append(batch.columns["token_version"], 0)[before].astype(np.float64)
-    return Values.plain(np.where(before >= 0, newest - (number(arguments, "lag") or 0.0) - sampled, np.nan))
+    newest = batch.columns["policy_version"].astype(np.float64) - (number(arguments, "lag") or 0.0)
+    age = np.repeat(newest, per_sequence_counts(batch)) - batch.columns["token_version"][before]
+    age[before < 0] = np.nan
+    return Values.plain(age)

@@ -21,7 +21,6 @@ from rl_doctor.analyzer.recompute.stages import (
     means,
     means_of_ranks,
     ranges_by,
-    rounded_sum,
     smallest,
     sums_by,
     sums_over_ranks,
@@ -238,7 +237,7 @@ def _loss_hypotheses(settings: Settings, needs: tuple[str, ...]) -> tuple[Hypoth
         terms_of_loss["entropy"] = lambda t: t.entropy_bonus
     names = list(terms_of_loss)
     shares = (_of(settings, share) for share in terms_of_loss.values())
-    reduction = sums_by(MICROBATCH_OF_RANK, *shares, needs=needs, total=rounded_sum)
+    reduction = sums_by(MICROBATCH_OF_RANK, *shares, needs=needs, exact=False)
     plain = dict.fromkeys(names, 1.0) | ({"other KL": 0.0} if beta else {})
 
     def hypothesis(name: str, sentence: str, **factors: float) -> Hypothesis:
