@@ -101,8 +101,15 @@ def _padding_counted(share: Share, *, recounted: bool) -> Share:
         room = np.ones(batch.n_sequences, np.bool_) if width is None else (width > lengths) | ~known(width)
         behind = np.zeros(batch.n_sequences, np.int64)
         behind[lengths > 0] = mask[batch.splits[1:][lengths > 0] - 1]
-        weights = found.weights + behind * room if found.weights.any() else found.weights
-        return replace(found, weights=weights)
+        counts = per_sequence_counts(batch.scratch["remasked", _LATE, recounted])
+        if not found.weights.any():
+            return found
+        if np.array_equal(found.weights, counts):
+            return replace(found, weights=counts + behind * room)
+        scale = counts / np.maximum(counts + behind * room, 1)  # of a row's own mean
+        slack = None if found.slack is None else found.slack * scale
+        weights = np.maximum(found.weights, behind * room)
+        return Shares(found.numerators * scale, found.magnitudes * scale, weights, slack)
 
     return other
 
