@@ -18,7 +18,7 @@ Flags = NDArray[np.bool_]
 _MIN_STEPS: Final = 3
 """Steps, and different numbers logged at them, below which two mistakes at once could reproduce anything."""
 _CLOSER: Final = 10.0
-"""How much closer than the definition an explanation must be to be named where none fits."""
+"""How much closer than the definition something must be to be named where nothing fits."""
 _FOLLOWS: Final = 0.9
 """Correlation from which a log follows its recomputation."""
 _CONSTANT: Final = 1e-6
@@ -100,7 +100,8 @@ def constant(logged: Floats) -> float | None:
 def constant_ratio(logged: Floats, recomputed: Floats, spread: float) -> float | None:
     """Logged over recomputed where that is the same at every step; None where it varies, or for a single step.
 
-    Of a recomputed series that varies the log must show it: a number that stays the same is no multiple of it.
+    Such a multiple must be much closer than the series itself. Of one that varies the log must show it: a number that stays the
+    same is no multiple of it.
 
     Args:
         logged: float64 ``[n]``.
@@ -112,6 +113,8 @@ def constant_ratio(logged: Floats, recomputed: Floats, spread: float) -> float |
     ratios = logged / recomputed
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
     if high - low > 2 * spread * abs(middle):
+        return None
+    if np.median(np.abs(logged - middle * recomputed)) * _CLOSER > np.median(np.abs(logged - recomputed)):
         return None
     varies = len(logged) >= _MIN_STEPS and constant(recomputed) is None
     if varies and (constant(logged) is not None or np.sign(middle) * np.corrcoef(logged, recomputed)[0, 1] < _FOLLOWS):

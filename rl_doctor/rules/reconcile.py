@@ -232,18 +232,17 @@ def _cause(item: Comparison, fitting: list[Fit]) -> str:
     for fit in fitting[1:]:
         if fit.explanation.sentence != one.sentence:
             (alike if same(item, one, fit.explanation) else others).append(fit)
-    words, left = _listed(alike, _MOST_ALIKE)
+    words, left = _listed(alike)
     if words:
-        text += f". The data cannot tell that from this: it {words}"
-    told, more = _listed(others, _MOST_ALIKE - min(len(alike), _MOST_ALIKE))
-    if told:
-        text += f". It fits as well, within the precision of the log, that it {told}"
-    if left + more:
-        text += f", and {left + more} more that this run cannot tell apart; {_TELL_APART}"
+        more = f", and {left} more that this run cannot tell apart; {_TELL_APART}" if left else ""
+        text += f". The data cannot tell that from this: it {words}{more}"
+    words, left = _listed(others)
+    if words:
+        text += f". It fits as well, within the precision of the log, that it {words}{f'; or {left} more' if left else ''}"
     return text + "."
 
 
-def _listed(found: list[Fit], most: int) -> tuple[str, int]:
+def _listed(found: list[Fit]) -> tuple[str, int]:
     """The sentences of the first few, and how many are left out."""
     words = list(dict.fromkeys(fit.explanation.sentence for fit in found))
-    return "; or ".join(words[:most]), max(len(words) - most, 0)
+    return "; or ".join(words[:_MOST_ALIKE]), max(len(words) - _MOST_ALIKE, 0)

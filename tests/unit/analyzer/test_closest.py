@@ -67,6 +67,7 @@ def test_a_number_that_stays_the_same_is_no_multiple_of_one_that_varies() -> Non
     assert constant(wobble) is None
     assert constant(np.ones(2)) is None
     assert constant_ratio(2 * wobble, wobble, 0.01) == 2.0
+    assert constant_ratio(0.989 * TRUE * wobble, TRUE, 0.01) is None, "no closer than the series itself"
     assert constant_ratio(np.full(6, 3.0), np.ones(6), 0.01) == 3.0
     assert constant_ratio(wobble[::-1], wobble, 0.01) is None
     assert constant_ratio(OTHER, TRUE, 0.01) is None
