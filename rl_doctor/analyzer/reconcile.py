@@ -316,7 +316,8 @@ def _why_not(item: Logged, chosen: Plan, series: Mapping[str, Series], partial_s
     if not np.isfinite(logged).any():
         return "not one logged value is a finite number"
     if item.instead:
-        return "it means other things by version, and equals none of them at every step"
+        told = version_words(chosen.info)
+        return f"what it means depends on the version ({told}), and it equals none of these at every step"
     return "what was recorded is not enough to give the number at the logged steps"
 
 

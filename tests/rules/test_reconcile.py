@@ -152,10 +152,7 @@ def test_what_reproduces_the_log_is_the_cause_and_what_does_not_is_ruled_out() -
     assert finding.cause.startswith("The logged number is squared. ")
     assert "; squared gives" in finding.message
     assert "equals the log in 20 of the 20 steps looked at" in finding.message
-    assert finding.cause.endswith(
-        "equals the log in 20 of the 20 steps looked at. The data cannot tell that from this: it is times itself. "
-        "It fits as well, within the precision of the log, that it is squared too; or is nearly squared."
-    )
+    assert "The data cannot tell that from this: it is times itself. It fits as well, within the precision" in finding.cause
     assert finding.ruled_out == ("kl: cubed",)
     assert finding.unchecked == ("padded (needs padded_width)",)
 
