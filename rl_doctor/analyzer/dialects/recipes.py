@@ -91,6 +91,7 @@ class Recipe:
             "explained", the share of variance of R explained by v, of the means of R, v, R^2 and (R - v)^2.
         when: setting (as an ``Argument``) -> the values with which the trainer computes it so; an unknown one is none of them.
         unit: of the number.
+        beside_columns: columns without which the number is of something that the run does not have, though it reads none.
     """
 
     value: Of
@@ -106,6 +107,7 @@ class Recipe:
     joined: Joined = "sum"
     when: Mapping[str, tuple[Argument, ...]] = field(default_factory=lambda: MappingProxyType({}))
     unit: str = "1"
+    beside_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,8 @@ def identify(info: RunInfo, log: MetricLog, *, rows: bool = False) -> RunInfo:
     algorithm = info.algorithm or _algorithm(known, names, find, rows=rows)
     trainer = info.trainer or (None if known is None else known.name)
     version = info.trainer_version
-    if version is None and find_trainer(trainer) is known:
-        version = str(version_bounds(info, known, names)) or None
+    if bounds_of(version) == Bounds() and find_trainer(trainer) is known:
+        version = str(version_bounds(info, known, names)) or version
     return replace(
         info, trainer=trainer, trainer_version=version, algorithm=algorithm, config=_settings(info.config, known, find)
     )

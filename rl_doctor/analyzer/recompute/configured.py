@@ -54,7 +54,8 @@ class Made:
         apart = (name for name in fold.apart if name in _TOLD or self.recipe.level == "rollout")
         condition = () if self.where is None else needs_of(self.where)
         per = (self.recipe.per,) if self.recipe.per else ()
-        return tuple(dict.fromkeys((*needs_of(self.value), *condition, *mask, *divisors, *apart, *per)))
+        others = (*mask, *divisors, *apart, *per, *self.recipe.beside_columns)
+        return tuple(dict.fromkeys((*needs_of(self.value), *condition, *others)))
 
 
 def holds(value: Any, values: Collection[Argument]) -> bool:
