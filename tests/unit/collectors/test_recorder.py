@@ -19,6 +19,7 @@ import pytest
 from rl_doctor import Recorder, check, open_run
 from rl_doctor.collectors import worker
 from rl_doctor.errors import NothingToJudgeError
+from rl_doctor.schema import MISSING_INT
 from rl_doctor.store.pack import pack
 from rl_doctor.store.writer import RunWriter
 
@@ -561,3 +562,24 @@ def fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
+
+
+@pytest.mark.parametrize(("world", "given", "ranks"), [(2, {}, [0, 1]), (None, {}, [None, 1]), (2, {"rank": 7}, [7, 7])])
+def test_rows_have_the_rank_of_their_recorder_where_there_are_several(
+    tmp_path: Path, world: int | None, given: dict[str, int], ranks: list[int | None]
+) -> None:
+    described = {"world_size": world}
+    with Recorder(tmp_path, described) as first:
+        with Recorder(tmp_path, described, rank=1, session=first.session) as second:
+            second.log_batch(step=1, **batch(1), **given)
+        first.log_batch(step=1, **batch(2), **given)
+    (read,) = list(open_run(tmp_path).batches(["rank", "uid"]))
+    missing = MISSING_INT["int32"]
+    found = {str(uid)[0]: int(rank) for uid, rank in zip(read.columns["uid"], read.columns["rank"], strict=True)}
+    assert found == {"2": missing if ranks[0] is None else ranks[0], "1": ranks[1]}
+
+
+def test_a_recording_of_one_rank_has_no_column_of_ranks(tmp_path: Path) -> None:
+    with Recorder(tmp_path, {"world_size": 1}) as recorder:
+        train(recorder)
+    assert "rank" not in open_run(tmp_path).columns
