@@ -31,6 +31,7 @@ from rl_doctor.analyzer.dialects.areal_recipes import (
     gates,
     losses,
     of_correct,
+    of_critic,
     of_reward,
     per_microbatch,
     ratios,
@@ -89,7 +90,7 @@ AREAL: Final = trainer(
         source="AReaL, May 2026: trainer/ppo/actor.py, utils/functional.py, utils/stats_tracker.py",
         names=(
             *critic("ppo_critic"),
-            *(Name(f"ppo_critic/{key}", None, definition=definition) for key, definition in OF_UPDATE),
+            *(Name(f"ppo_critic/{key}", None, definition=of_critic(definition)) for key, definition in OF_UPDATE),
             *rows("{actor}/task_reward", "sequences of the reward before it is scaled", of_reward("row"), metrics=_REWARDS),
             *rows("{actor}/incorrect_seq_len", f"{_WRONG} of prompt and response tokens", of_correct("at_most")),
             *rows("{actor}/correct_seq_len", f"{_RIGHT} of prompt and response tokens", of_correct("above")),

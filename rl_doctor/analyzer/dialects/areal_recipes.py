@@ -229,6 +229,11 @@ def total(recipes: Iterable[Recipe], formula: str, unit: str = "sequences") -> D
 _CRITIC_CLIP: Final = "config.value_clip|native.critic.eps_clip"
 
 
+def of_critic(definition: Definition) -> Definition:
+    """A number that the critic's update records, though it is computed from what does not tell that there is a critic."""
+    return replace(definition, recipes=tuple(replace(one, beside_columns=("value",)) for one in definition.recipes))
+
+
 def critic(prefix: str) -> tuple[Name, ...]:
     """What the critic's update records."""
     error = of("scaled", value=of("value_error", clip=_CRITIC_CLIP), factor=0.5)
@@ -236,6 +241,7 @@ def critic(prefix: str) -> tuple[Name, ...]:
     value, old = of("column", name="value"), of("column", name="old_value")
     only: tuple[Case, ...] = ((clips, {}),)
     target = of("column", name="return")
+    valid = exact("tokens in the loss mask", Recipe(_ONE, _TOTAL, unit="tokens"))
     return (
         *tracked(f"{prefix}/clipped_new_value", "v", [(value, {})], unit="reward", where=only, over="clipped tokens"),
         *tracked(f"{prefix}/clipped_old_value", "v_old", [(old, {})], unit="reward", where=only, over="clipped tokens"),
@@ -249,9 +255,9 @@ def critic(prefix: str) -> tuple[Name, ...]:
         *tracked(
             f"{prefix}/clip_ratio", "1[the error of the clipped value is the larger]", only, metrics={"avg": "value.clip_frac"}
         ),
-        counted(f"{prefix}/n_valid_tokens", "tokens in the loss mask", [(_ONE, {})]),
+        Name(f"{prefix}/n_valid_tokens", None, definition=of_critic(valid)),
         counted(f"{prefix}/clipped_tokens", "clipped tokens", only),
-        Name(f"{prefix}/n_tokens", None, definition=UPDATED),
+        Name(f"{prefix}/n_tokens", None, definition=of_critic(UPDATED)),
     )  # fmt: skip
 
 
