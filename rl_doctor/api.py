@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rl_doctor.analyzer.engine import Analysis
     from rl_doctor.analyzer.logged import Logged
     from rl_doctor.analyzer.reconcile import Plan
+    from rl_doctor.analyzer.series import Series
     from rl_doctor.analyzer.unmet import Unmet
     from rl_doctor.errors import DoctorError
     from rl_doctor.report.model import Reconciled, Report, RunSummary
@@ -177,6 +178,29 @@ def _commonest(left: Unmet) -> str:
     from collections import Counter
 
     return "; ".join(reason for reason, _ in Counter(reason for _, reason in left.reasons).most_common(_FEW))
+
+
+def recompute(run: Run, names: Collection[str]) -> dict[str, Series]:
+    """The trainer's own numbers, recomputed as it defines them, at the steps at which both exist; one per step.
+
+    Args:
+        run: an opened run.
+        names: native names; those that cannot be recomputed are left out.
+    """
+    import numpy as np
+
+    from rl_doctor.analyzer import reconcile
+    from rl_doctor.analyzer.engine import analyze
+    from rl_doctor.analyzer.series import Series
+
+    reading = _Reading(run, None)
+    plan = reconcile.plan(reading.info, run.columns, reading.metrics(), run.recorded_in)
+    analysis = analyze(reading, [], plan.metrics)
+    return {
+        item.name: Series(item.name, item.unit, item.steps, item.recomputed, np.ones(len(item.steps), np.int64))
+        for item in reconcile.compare(plan, analysis.series, analysis.partial_steps)
+        if item.name in names
+    }
 
 
 def _explained(plan: Plan, run: Run, comparisons: tuple[Comparison, ...], rules: Iterable[Rule]) -> tuple[Comparison, ...]:

@@ -23,6 +23,7 @@ def command(rule: Annotated[str, typer.Argument(metavar="CODE", help="Code or na
     from rl_doctor.rules.registry import rules
 
     page = rule_page(one_rule(rule, tuple(rules().values())), metrics())
+    page = page.replace("``", "`")  # docstrings have them as reStructuredText does
     emit(_rendered(page) if is_terminal(sys.stdout) else page)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -30,7 +31,9 @@ class Format(StrEnum):
 
 def command(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder, Parquet file, or log.")] = None,
-    select: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Metrics, or topics such as policy.")] = None,
+    select: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Metrics, topics such as policy, or names in the trainer's log.")
+    ] = None,
     output_format: Annotated[
         Format | None, typer.Option(help="What to print; by default what the suffix of --output says, else text.")
     ] = None,
@@ -40,13 +43,16 @@ def command(
     """Print the recomputed metrics of a run, per step."""
     from rl_doctor.analyzer.registry import metrics, metrics_for
     from rl_doctor.api import open_run
-    from rl_doctor.cli.selecting import choose_metrics
+    from rl_doctor.cli.selecting import choose_metrics, words
 
     if run is None and not list_all:
         raise UsageError("metrics: name a RUN, or write --list to see what there is")
     opened = None if run is None else open_run(run)
     known = metrics() if opened is None else metrics_for(opened.columns)
-    names = choose_metrics(select, known) if select else list(known)
+    native = [] if opened is None else [name for name in words(select or ()) if name in opened.metrics().names()]
+    native = [name for name in native if name not in known]
+    asked = [word for word in words(select or ()) if word not in native]
+    names = choose_metrics(asked, known) if select else list(known)
     if opened is None or list_all:
         longest = max((len(name) for name in names), default=0)
         emit("".join(f"{name:<{longest}}  {known[name].unit:<9}  {known[name].doc}\n" for name in names))
@@ -56,7 +62,10 @@ def command(
     form = _form(output_format, output)
     if form is Format.parquet and output is None and is_terminal(sys.stdout):
         raise UsageError("metrics: Parquet is no text; add --output PATH or redirect standard output")
-    content = _formatted(_analysis(opened, names if select else None), form, width(sys.stdout) if output is None else PIPE_WIDTH)
+    columns = width(sys.stdout) if output is None else PIPE_WIDTH
+    content = _formatted(_analysis(opened, names if select else None, native), form, columns)
+        _analysis(opened, names if select else None, native), form, width(sys.stdout) if output is None else PIPE_WIDTH
+    )
     if output is not None:
         write_file(output, content)
     else:
@@ -74,10 +83,17 @@ def _form(asked: Format | None, output: Path | None) -> Format:
     return asked or named or Format.text
 
 
-def _analysis(run: Run, names: list[str] | None) -> Analysis:
+def _analysis(run: Run, names: list[str] | None, native: list[str]) -> Analysis:
+    """The metrics, and the trainer's own numbers under their ``native`` names, recomputed as it defines them."""
     from rl_doctor.analyzer.engine import analyze
+    from rl_doctor.api import recompute
 
     analysis = analyze(run, names)
+    if native:
+        found = recompute(run, native)
+        if not found and not names:
+            raise NothingToJudgeError(f"{run.path}: {native[0]} cannot be recomputed; `rl-doctor check` says why")
+        analysis = replace(analysis, series={**analysis.series, **found})
     if not any(len(series) for series in analysis.series.values()):
         lacking = sorted({column for columns in analysis.missing.values() for column in columns})
         what = f"; the run has no {', '.join(lacking)}" if lacking else ""

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from rl_doctor import Recorder, check, open_run
+from rl_doctor.cli import explain
+from rl_doctor.cli.metrics import Format, command
+from rl_doctor.errors import NothingToJudgeError
 from rl_doctor.report.model import Report, Result
 
 ACTOR = {"clip_ratio": 0.2, "loss_agg_mode": "token-mean", "use_kl_loss": False, "entropy_coeff": 0}
@@ -98,7 +101,7 @@ def test_nan_where_the_recomputation_is_finite_is_a_warning(tmp_path: Path) -> N
 
 
 def test_what_is_no_number_is_left_out_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    odd = {"text": "0.5", "list": [1, 2], "yes": True, "flag": np.bool_(True), "huge": 10**400, "dict": {}, "loss": 0.5}  # noqa: FBT003
+    odd = {"text": "0.5", "list": [1, 2], "yes": True, "flag": np.bool_(True), "huge": 10**400, "dict": {}, "loss": 0.5}
     report = recorded(tmp_path / "run", odd)
     assert report.run.logged_values == len(STEPS)
     lines = [record.getMessage() for record in caplog.records if "no numbers" in record.getMessage()]
@@ -116,3 +119,20 @@ def test_variants_of_grpo_are_trained_by_the_same_trainer(tmp_path: Path, algori
     ]  # fmt: skip
     assert reports[0].run.reconciled == reports[1].run.reconciled
     assert reports[0].run.reconciled
+
+
+def test_the_trainers_own_numbers_are_printed_as_they_are_recomputed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path / "run", KEYS)
+    command(tmp_path / "run", select=["actor/ppo_kl,policy.ratio_mean"], output_format=Format.csv)
+    shown = capsys.readouterr().out
+    assert "actor/ppo_kl" in shown
+    assert "policy.ratio_mean" in shown
+    with pytest.raises(NothingToJudgeError, match="prompt_length/mean cannot be recomputed"):
+        command(tmp_path / "run", select=["prompt_length/mean"])
+
+
+def test_the_page_of_a_rule_has_single_backticks(capsys: pytest.CaptureFixture[str]) -> None:
+    explain.command("RLD801")
+    shown = capsys.readouterr().out
+    assert "``" not in shown
+    assert "`min_steps`" in shown
