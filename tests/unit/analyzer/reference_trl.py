@@ -160,8 +160,8 @@ def expected(rows: list[Row], first: int, last: int, ranks: int = RANKS) -> dict
 
 def generation(batch: list[Row]) -> dict[str, float]:
     size = len(batch)
-    lengths = [row.keys["response_length"] for row in batch]
-    ended = [row.keys["response_length"] for row in batch if row.keys["finish_reason"] == "stop"] or [0]
+    lengths = [len(masked(row)) for row in batch]
+    ended = [len(masked(row)) for row in batch if row.keys["finish_reason"] == "stop"] or [0]
     groups = {row.keys["group"] for row in batch}
     flat = [group for group in groups if len({row.keys["reward"] for row in batch if row.keys["group"] == group}) == 1]
     return {

@@ -15,6 +15,7 @@ import numpy as np
 
 from rl_doctor.analyzer.derive import Floats
 from rl_doctor.analyzer.dialects.registry import bounds_of
+from rl_doctor.analyzer.recompute.other_rollouts import Other, column, complement, other_values
 from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged, dialect
 from rl_doctor.analyzer.recompute.stages import Flags
 from rl_doctor.analyzer.recompute.trl import rollouts
@@ -93,7 +94,7 @@ def _as_numbers(_terms: Terms, flags: Flags, near: Flags) -> tuple[Floats, Float
 
 def _once(
     settings: Settings, name: str, metric: str | None, unit: str, function: Callable[[Batch], Entries], *needs: str,
-    optional: tuple[str, ...] = (), others: Iterable[rollouts.Other] = (),
+    optional: tuple[str, ...] = (), others: Callable[[], Iterable[Other]] = tuple,
 ) -> Logged:  # fmt: skip
     def hypotheses() -> tuple[Hypothesis, ...]:
         return tuple(
@@ -103,7 +104,7 @@ def _once(
                 rollouts.once(settings, other.function, *needs, *other.needs, optional=optional),
                 _itself,
             )
-            for other in others
+            for other in others()
         )
 
     reduction = rollouts.once(settings, function, *needs, optional=optional)
@@ -127,7 +128,8 @@ def _zero_deviation(settings: Settings) -> Iterator[Logged]:
     by_group, unscored = _by_group(settings), settings.version.skips_unscored
     if by_group is not None:
         function = rollouts.zero_deviation(by_group=by_group, skips_unscored=unscored)
-        yield _once(settings, "frac_reward_zero_std", "group.zero_std_frac", "1", function, "reward", "group")
+        others = partial(complement, function)
+        yield _once(settings, "frac_reward_zero_std", "group.zero_std_frac", "1", function, "reward", "group", others=others)
 
 
 def _generation(settings: Settings, columns: Collection[str], names: Collection[str]) -> Iterator[Logged]:
@@ -136,7 +138,8 @@ def _generation(settings: Settings, columns: Collection[str], names: Collection[
     for component in (name for name in columns if name.startswith(REWARD_COMPONENT_PREFIX)):
         name = component.removeprefix(REWARD_COMPONENT_PREFIX)
         prefix, same = f"rewards/{name}", f"reward.component.{name}"
-        level, spread = rollouts.other_means_of(settings, component), rollouts.other_deviations(rollouts.column(component))
+        level = partial(rollouts.other_means_of, settings, component)
+        spread = partial(other_values, column(component), "std")
         mean, deviation = rollouts.mean(component), rollouts.deviation(component)
         if settings.version.single_clip_key:
             yield _once(settings, prefix, f"{same}.mean", "reward", mean, component, others=level)
@@ -154,13 +157,13 @@ def _rewards(settings: Settings, columns: Collection[str]) -> Iterator[Logged]:
     components = tuple(name for name in columns if name.startswith(REWARD_COMPONENT_PREFIX))
     penalised = settings.rloo and not version.raw_reward
     whole = ("score",) if "score" in columns and not penalised else ("reward",)
-    level = rollouts.other_reward_means(settings)
+    level = partial(rollouts.other_reward_means, settings)
     mean = rollouts.reward_mean(settings)
     yield _once(settings, "reward", "reward.mean", "reward", mean, *whole, optional=components, others=level)
     by_group = False if version.batch_deviation else None if version.batch_deviation is None else _by_group(settings)
     if by_group is None:
         return
-    spread = rollouts.other_reward_deviations(settings)
+    spread = partial(rollouts.other_reward_deviations, settings, grouped=by_group)
     deviation = rollouts.mean_group_deviation(settings) if by_group else rollouts.reward_deviation(settings)
     metric = "group.std_mean" if by_group else "reward.std"
     needs = (*whole, *(("group",) if by_group else ()))
@@ -173,9 +176,9 @@ def _lengths(settings: Settings, columns: Collection[str], names: Collection[str
     told = "tools/call_frequency" in names
     needs: tuple[str, ...] = ("response_length",)
     if "role" in columns:
-        needs, values = (value("generated"),), rollouts.column(value("generated"))
+        needs, values = (value("generated"),), column(value("generated"))
     elif "response_mask" in columns and not settings.rloo:
-        needs, values = (*needs, value("selected")), rollouts.completion_lengths(settings, value("selected"))
+        needs, values = (*needs, value("tokens")), rollouts.completion_lengths(settings, value("tokens"))
     elif told:
         return
     else:
@@ -185,20 +188,31 @@ def _lengths(settings: Settings, columns: Collection[str], names: Collection[str
     whole = "role" not in columns and not told
     if version.single_clip_key:
         length = rollouts.lengths(values, np.mean)
-        yield _once(settings, "completion_length", "length.mean", "tokens", length, *needs)
+        yield _once(
+            settings,
+            "completion_length",
+            "length.mean",
+            "tokens",
+            length,
+            *needs,
+            others=partial(rollouts.other_lengths, values, "mean"),
+        )
         return
     for statistic, function in _STATISTICS:
         name = f"completions/{statistic}_length"
         canonical = f"length.{statistic}" if whole else None
-        yield _once(settings, name, canonical, "tokens", rollouts.lengths(values, function), *needs)
+        yield _once(settings, name, canonical, "tokens", rollouts.lengths(values, function), *needs,
+                    others=partial(rollouts.other_lengths, values, statistic))  # fmt: skip
         ended = rollouts.lengths(values, function, terminated=True)
         name = f"completions/{statistic}_terminated_length"
-        yield _once(settings, name, None, "tokens", ended, *needs, "finish_reason")
+        yield _once(settings, name, None, "tokens", ended, *needs, "finish_reason",
+                    others=partial(rollouts.other_lengths, values, statistic, terminated=True))  # fmt: skip
     if settings.clipped_ratio_of_rank is not None:
         ranks = settings.ranks if settings.clipped_ratio_of_rank else 1
         share = partial(rollouts.truncated, ranks=ranks)
         metric = None if settings.clipped_ratio_of_rank else "length.limit_frac"
-        yield _once(settings, "completions/clipped_ratio", metric, "1", share, "finish_reason")
+        yield _once(settings, "completions/clipped_ratio", metric, "1", share, "finish_reason",
+                    others=partial(rollouts.other_shares, share, settings.max_completion_length))  # fmt: skip
 
 
 def _sampling(settings: Settings) -> Iterator[Logged]:

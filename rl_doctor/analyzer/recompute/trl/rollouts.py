@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +12,20 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import Floats, known
 from rl_doctor.analyzer.formulas.reward import weighted_reward
+from rl_doctor.analyzer.recompute.other_rollouts import (
+    STATISTICS,
+    Other,
+    Values,
+    by_group,
+    column,
+    complement,
+    deviation_of,
+    exchanged,
+    first_of_each,
+    mean_of,
+    of,
+    other_values,
+)
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, entry
 from rl_doctor.analyzer.recompute.trl.rows import value
 from rl_doctor.analyzer.registry import Reduction
@@ -41,7 +55,7 @@ def mean(column: str) -> Callable[[Batch], Entries]:
     """Mean of a column, NaN left out."""
 
     def entries(batch: Batch) -> Entries:
-        return _mean(batch.columns[column].astype(np.float64))
+        return mean_of(batch.columns[column].astype(np.float64))
 
     return entries
 
@@ -50,19 +64,9 @@ def deviation(column: str) -> Callable[[Batch], Entries]:
     """Standard deviation (ddof 1) of a column, NaN left out."""
 
     def entries(batch: Batch) -> Entries:
-        return _deviation(batch.columns[column].astype(np.float64))
+        return deviation_of(batch.columns[column].astype(np.float64))
 
     return entries
-
-
-def _mean(values: Floats) -> Entries:
-    kept = values[~np.isnan(values)]
-    return entry(float(kept.mean()), TOLERANCE * float(np.abs(kept).mean())) if kept.size else Entries()
-
-
-def _deviation(values: Floats, ddof: int = 1) -> Entries:
-    kept = values[~np.isnan(values)]
-    return entry(float(kept.std(ddof=ddof)), TOLERANCE * float(np.abs(kept).mean())) if kept.size > ddof else Entries()
 
 
 def logged_reward(settings: Settings, batch: Batch) -> Floats | None:
@@ -100,12 +104,12 @@ def of_reward(settings: Settings, statistic: Callable[[Floats], Entries]) -> Cal
 
 def reward_mean(settings: Settings) -> Callable[[Batch], Entries]:
     """Mean of the logged reward."""
-    return of_reward(settings, _mean)
+    return of_reward(settings, mean_of)
 
 
 def reward_deviation(settings: Settings) -> Callable[[Batch], Entries]:
     """Standard deviation of the logged reward over the whole generation batch."""
-    return of_reward(settings, _deviation)
+    return of_reward(settings, deviation_of)
 
 
 def mean_group_deviation(settings: Settings) -> Callable[[Batch], Entries]:
@@ -113,74 +117,31 @@ def mean_group_deviation(settings: Settings) -> Callable[[Batch], Entries]:
 
     def entries(batch: Batch) -> Entries:
         found = logged_reward(settings, batch)
-        return UNKNOWN if found is None else _by_group(lambda _: found, batch, 1)
+        return UNKNOWN if found is None else by_group(lambda _: found, batch, 1)
 
     return entries
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Other:
-    """Another way to a number per generation batch: name and sentence of a ``Hypothesis``, and columns that it needs beside."""
-
-    name: str
-    sentence: str
-    function: Callable[[Batch], Entries]
-    needs: tuple[str, ...] = ()
-
-
-Values = Callable[[Batch], Floats]
-
-
-def column(name: str) -> Values:
-    """A column as float64."""
-    return lambda batch: batch.columns[name].astype(np.float64)
-
-
-def other_deviations(values: Values) -> tuple[Other, ...]:
-    """Other standard deviations than that over all rows with ddof 1."""
-    by_group = "is the mean of the groups' standard deviations"
-    return (
-        Other("ddof 0", "is a standard deviation that divides by n, not by n - 1", lambda batch: _deviation(values(batch), 0)),
-        Other("mean of the groups' deviations", f"{by_group} (ddof 1)", lambda batch: _by_group(values, batch, 1), ("group",)),
-        Other(
-            "mean of the groups' deviations, ddof 0", f"{by_group}, with ddof 0", lambda batch: _by_group(values, batch, 0),
-            ("group",),
-        ),
-    )  # fmt: skip
-
-
-def _by_group(values: Values, batch: Batch, ddof: int) -> Entries:
-    """Plain mean over groups of the standard deviation within each."""
-    numbers, group = values(batch), codes(batch.columns["group"])
-    kept = ~np.isnan(numbers)
-    numbers, group = numbers[kept], group[kept]
-    if not numbers.size:
-        return Entries()
-    sizes = np.bincount(group)
-    centre = np.bincount(group, numbers) / np.maximum(sizes, 1)
-    squares = np.bincount(group, (numbers - centre[group]) ** 2)
-    present = sizes > ddof
-    found = float(np.sqrt(squares[present] / (sizes[present] - ddof)).mean()) if present.any() else np.nan
-    return entry(found, TOLERANCE * float(np.abs(numbers).mean()))
-
-
 def other_reward_means(settings: Settings) -> tuple[Other, ...]:
-    """Other means of the reward: another column, or other weights."""
-    return (
-        *_unweighted(settings, _mean),
-        Other(
-            "the reward that the advantage uses", "is the mean of the reward that the advantage is computed from (the column "
-            "reward), not of the score", mean("reward"), ("reward", "score"),
+    """Other means of the reward: another column, other weights, other rows, another statistic."""
+    return first_of_each(
+        _unweighted(settings, mean_of),
+        (
+            Other(
+                "the reward that the advantage uses", "is the mean of the reward that the advantage is computed from (the column "
+                "reward), not of the score", mean("reward"), ("reward", "score"),
+            ),
         ),
+        other_values(partial(_reward_or_nothing, settings), "mean"),
     )  # fmt: skip
 
 
-def other_reward_deviations(settings: Settings) -> tuple[Other, ...]:
-    """Other standard deviations of the reward."""
-    return (
-        *other_deviations(partial(_reward_or_nothing, settings)),
-        *_unweighted(settings, _deviation),
-    )
+def other_reward_deviations(settings: Settings, *, grouped: bool = False) -> tuple[Other, ...]:
+    """Other standard deviations of the reward, than that over all rows or, ``grouped``, the mean of the groups'."""
+    values = partial(_reward_or_nothing, settings)
+    whole = (Other("over all rows", "is the standard deviation over all rows", of(values, deviation_of)),) if grouped else ()
+    found = first_of_each(whole, other_values(values, "std"), _unweighted(settings, deviation_of))
+    return tuple(one for one in found if not (grouped and one.name == "mean of the groups' deviations"))
 
 
 def _reward_or_nothing(settings: Settings, batch: Batch) -> Floats:
@@ -199,13 +160,58 @@ def _unweighted(settings: Settings, function: Callable[[Floats], Entries]) -> It
 
 
 def other_means_of(settings: Settings, component: str) -> tuple[Other, ...]:
-    """The mean of a reward component after its weight."""
+    """Other means of a reward component."""
     weight = (settings.reward_weights or {}).get(component.removeprefix(REWARD_COMPONENT_PREFIX), 1.0)
-    if weight == 1.0:
-        return ()
     values = column(component)
     sentence = f"is the mean after the component's weight of {weight:g}"
-    return (Other("after the reward weight", sentence, lambda batch: _mean(weight * values(batch))),)
+    weighted = Other("after the reward weight", sentence, of(lambda batch: weight * values(batch), mean_of))
+    return first_of_each(() if weight == 1.0 else (weighted,), other_values(values, "mean"))
+
+
+def other_lengths(values: Values, statistic: str, *, terminated: bool = False) -> tuple[Other, ...]:
+    """Other statistics of response lengths, than that of all of them or, ``terminated``, of those that ended by themselves."""
+    whole, prompt = column("response_length"), column("prompt_length")
+    counted: dict[str, tuple[str, Values, tuple[str, ...]]] = {
+        "tools' tokens included": ("counts what tools and environments wrote too", whole, ("response_length",)),
+        "tokens of the mask": ("counts the tokens of the mask alone", column(value("tokens")), (value("tokens"),)),
+        "with the prompt": ("counts the prompt's tokens too", lambda batch: values(batch) + prompt(batch), ("prompt_length",)),
+        "with the prompt and tools' tokens": (
+            "counts the tokens of the prompt and what tools and environments wrote too",
+            lambda batch: whole(batch) + prompt(batch), ("prompt_length", "response_length"),
+        ),
+        "prompt_length for response_length": (
+            "uses prompt_length where response_length belongs", prompt, ("prompt_length",),
+        ),
+    }  # fmt: skip
+    kept = {
+        name: (sentence, _ended(function) if terminated else function, needs)
+        for name, (sentence, function, needs) in counted.items()
+    }
+    found = [*exchanged(statistic, kept), *other_values(_ended(values) if terminated else values, statistic)]
+    if terminated:
+        found.append(
+            Other("truncated responses included", "counts responses that were cut off too", of(values, STATISTICS[statistic][1]))
+        )
+    return first_of_each(one for one in found if not (terminated and one.name.endswith("responses only")))
+
+
+def _ended(values: Values) -> Values:
+    return lambda batch: np.where(batch.columns["finish_reason"] == "stop", values(batch), np.nan)
+
+
+def other_shares(function: Callable[[Batch], Entries], limit: int | None) -> tuple[Other, ...]:
+    """Other shares of truncated responses."""
+
+    def at_limit(batch: Batch) -> Floats:
+        return (column("response_length")(batch) >= (limit or 0)).astype(np.float64)
+
+    def cut_off(batch: Batch) -> Floats:
+        return np.asarray(batch.columns["finish_reason"] != "stop", np.float64)
+
+    told = "is the share of responses that are as long as the limit"
+    whole = () if limit is None else (Other("at the limit", told, of(at_limit, mean_of), ("response_length",)),)
+    ranked = (one for one in other_values(cut_off, "mean") if one.name == "rank 0 only")
+    return first_of_each(complement(function), whole, ranked)
 
 
 def zero_deviation(*, by_group: bool, skips_unscored: bool | None = True) -> Callable[[Batch], Entries]:
@@ -250,19 +256,19 @@ def completion_lengths(settings: Settings, selected: str | None) -> Values:
         selected: the value per sequence that counts the tokens in the mask; None where there is no mask to count.
 
     Returns:
-        Batch -> lengths ``[n_sequences]``; NaN for a response that is not in the mask at all, which does not tell what of it is
-        a tool's, and for all where the version is not known to leave out what tools wrote.
+        Batch -> lengths ``[n_sequences]``; NaN for a response that is not in the mask because it is truncated, which does not
+        tell what of it is a tool's, and for all where the version is not known to leave out what tools wrote.
     """
 
     def values(batch: Batch) -> Floats:
         whole = batch.columns["response_length"].astype(np.float64)
         if selected is None:
             return whole
-        inside = batch.columns[selected]
-        truncated = np.isnan(inside) & settings.masks_truncated
+        inside = batch.columns[selected].astype(np.float64)
+        truncated = (inside == 0) & (whole > 0) & settings.masks_truncated
         if not ((inside != whole) & ~truncated).any():
             return whole
-        return inside if settings.version.counts_generated else np.full(len(whole), np.nan)
+        return np.where(truncated | (not settings.version.counts_generated), np.nan, inside)
 
     return values
 

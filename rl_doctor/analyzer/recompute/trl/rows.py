@@ -27,13 +27,6 @@ def _generated(batch: Batch) -> Floats:
     return segment_sums((inside & (batch.columns["role"] == _ASSISTANT)).astype(np.float64), batch.splits)
 
 
-@sequence_value("trl_selected", needs=("response_length", "response_mask"))
-def _selected(batch: Batch) -> Floats:
-    """Tokens of the response that are in the mask; NaN where the response has none of them in it."""
-    counts = per_sequence_counts(batch).astype(np.float64)
-    return np.where((counts == 0) & (batch.columns["response_length"] > 0), np.nan, counts)
-
-
 @sequence_value("trl_reference_k1", needs=("old_logprob", "ref_logprob", "response_mask"))
 def _reference_k1(batch: Batch) -> Floats:
     return per_sequence_sums(batch, selected(batch, "old_logprob") - selected(batch, "ref_logprob"))

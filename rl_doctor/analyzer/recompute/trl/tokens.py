@@ -304,7 +304,10 @@ class Terms:
     @cached_property
     def unaccumulated_loss(self) -> Shares:
         """``loss_shares`` before it is divided by the number of accumulated micro-batches: ``policy_loss`` as it is logged."""
-        found = self.loss_shares
+        return self.unaccumulated(self.loss_shares)
+
+    def unaccumulated(self, found: Shares) -> Shares:
+        """A term of the loss before it is divided by the number of accumulated micro-batches."""
         scale = 1.0 if self.settings.loss_type in WINDOWED else self._accumulation
         return Shares(found.numerators * scale, found.magnitudes * scale, found.weights)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -153,17 +154,26 @@ def clip_keys(
     def share_of(*sides: int) -> Callable[[Terms], Shares]:
         return lambda t: shares(t, *pick(t, sides))
 
-    def others(own: str) -> Callable[[], tuple[Part, ...]]:
+    def others(own: str, *sides: int) -> Callable[[], tuple[Part, ...]]:
         clip = Clip(lambda batch: terms(batch, settings).ratio, settings.low, settings.high, settings.delta)
-        return lambda: parts(as_tokens, clipped_shares(clip, own))
+        ends = tuple(
+            Part(name, told, _of(other, share_of(*sides)))
+            for name, told, other in _other_ends(settings)
+            if any((other.low, other.high)[side] != (settings.low, settings.high)[side] for side in sides)
+        )
+        return lambda: (*parts(as_tokens, clipped_shares(clip, own)), *ends)
 
     def range_of(side: int) -> Reduction:
         return ranges_by(lambda batch: fractions(terms(batch, settings), *pick(terms(batch, settings), (side,))), needs=_MASKED)
 
     rows = settings.microbatch_rows
-    yield from _mean(settings, "clip_ratio/low_mean", "policy.clip_frac_low", "1", share_of(0), _MASKED, others("lower side"))
-    yield from _mean(settings, "clip_ratio/high_mean", "policy.clip_frac_high", "1", share_of(1), _MASKED, others("upper side"))
-    yield from _mean(settings, "clip_ratio/region_mean", "policy.clip_frac", "1", share_of(0, 1), _MASKED, others("both sides"))
+    yield from _mean(settings, "clip_ratio/low_mean", "policy.clip_frac_low", "1", share_of(0), _MASKED, others("lower side", 0))
+    yield from _mean(
+        settings, "clip_ratio/high_mean", "policy.clip_frac_high", "1", share_of(1), _MASKED, others("upper side", 1)
+    )
+    yield from _mean(
+        settings, "clip_ratio/region_mean", "policy.clip_frac", "1", share_of(0, 1), _MASKED, others("both sides", 0, 1)
+    )
     if settings.version.token_weighted:
         yield Logged("clip_ratio/low_min", None, "1", range_of(0), smallest(rows))
         yield Logged("clip_ratio/high_max", None, "1", range_of(1), largest(rows))
@@ -172,6 +182,18 @@ def clip_keys(
             reduction = sums_by(MICROBATCH_OF_RANK, _of(settings, share_of(side)), needs=_MASKED)
             found = extremes_of_ranks(rows, end, empty=settings.version.empty_ranks)
             yield Logged(name, None, "1", reduction, found)
+
+
+def _other_ends(settings: Settings) -> tuple[tuple[str, str, Settings], ...]:
+    """The clip range with one of its ends on both sides: name, sentence, and the settings."""
+    low, high = 1.0 - settings.low, settings.high - 1.0
+    if math.isclose(low, high):
+        return ()
+    told = "on both sides of the clip range"
+    return (
+        ("lower bound on both sides", f"has the lower bound's {low:g} {told}", replace(settings, high=1.0 + low)),
+        ("upper bound on both sides", f"has the upper bound's {high:g} {told}", replace(settings, low=1.0 - high)),
+    )
 
 
 def rloo_loss(settings: Settings) -> Logged:
@@ -194,7 +216,10 @@ def _losses(settings: Settings, kl_needs: tuple[str, ...], *, extra: bool) -> It
         needs.append("num_items_in_batch")
     if settings.entropy_coef:
         policy = sums_by(MICROBATCH_OF_RANK, _of(settings, lambda t: t.unaccumulated_loss), needs=tuple(dict.fromkeys(needs)))
-        yield Logged("policy_loss", "policy.loss_pg", "1", policy, means_of_ranks(settings.microbatch_rows))
+        yield Logged(
+            "policy_loss", "policy.loss_pg", "1", policy, means_of_ranks(settings.microbatch_rows),
+            hypotheses=partial(_policy_hypotheses, settings, tuple(dict.fromkeys(needs))),
+        )  # fmt: skip
         needs.append("entropy")
     if extra:
         return
@@ -204,10 +229,34 @@ def _losses(settings: Settings, kl_needs: tuple[str, ...], *, extra: bool) -> It
     yield _loss(settings, reduction, partial(_loss_hypotheses, settings, unique))
 
 
+def _policy_hypotheses(settings: Settings, needs: tuple[str, ...]) -> tuple[Hypothesis, ...]:
+    """What ``policy_loss`` may be: with other settings, without the KL term, or with the entropy bonus."""
+    staged, unaccumulated = means_of_ranks(settings.microbatch_rows), _of(settings, lambda t: t.unaccumulated_loss)
+
+    def hypothesis(name: str, sentence: str, *shares: Callable[[Batch], Shares], more: tuple[str, ...] = ()) -> Hypothesis:
+        return Hypothesis(name, sentence, sums_by(MICROBATCH_OF_RANK, *shares, needs=(*needs, *more)), staged)
+
+    found = [
+        hypothesis(name, told, _of(other, lambda t: t.unaccumulated_loss), more=more)
+        for name, told, other, more in _other_settings(settings)
+    ]
+    if settings.beta:
+        found.append(hypothesis("no KL term", "has no KL term", _of(settings, lambda t: t.unaccumulated(t.policy_shares))))
+    bonus = _of(settings, lambda t: t.unaccumulated(t.entropy_bonus))
+    found.append(hypothesis("entropy term included", "has the entropy term in it", unaccumulated, bonus, more=("entropy",)))
+    return tuple(found)
+
+
 def _other_losses(settings: Settings, needs: tuple[str, ...]) -> Iterator[Hypothesis]:
-    """The loss as it is with other settings, where nothing is added to it."""
-    if settings.entropy_coef:
-        return
+    """The loss as it is with other settings; what is added to it stays."""
+    bonus = [_of(settings, lambda t: t.entropy_bonus)] if settings.entropy_coef else []
+    for name, sentence, other, more in _other_settings(settings):
+        reduction = sums_by(MICROBATCH_OF_RANK, _of(other, lambda t: t.loss_shares), *bonus, needs=(*needs, *more))
+        yield Hypothesis(name, sentence, reduction, sums_over_ranks(settings.microbatch_rows, settings.ranks))
+
+
+def _other_settings(settings: Settings) -> Iterator[tuple[str, str, Settings, tuple[str, ...]]]:
+    """Other settings of the policy loss: name, sentence, the settings, and columns that they need beside."""
     changed: dict[str, tuple[str, Settings]] = {
         kind: (f"is aggregated as {kind}'s", replace(settings, loss_type=kind))
         for kind in ("grpo", "bnpo", "dr_grpo", "dapo")
@@ -219,12 +268,11 @@ def _other_losses(settings: Settings, needs: tuple[str, ...]) -> Iterator[Hypoth
         changed["without the clip range"] = "is the loss without the clip range", replace(settings, low=0.0, high=np.inf)
         changed["upper bound alone"] = "clips at the upper bound alone", replace(settings, low=0.0)
         changed["lower bound alone"] = "clips at the lower bound alone", replace(settings, high=np.inf)
+        changed |= {name: (told, other) for name, told, other in _other_ends(settings)}
         if settings.delta is not None:
             changed["without delta"] = "is the loss without the upper bound delta", replace(settings, delta=None)
     for name, (sentence, other) in changed.items():
-        wanted = (*needs, *(("num_items_in_batch",) if other.loss_type in WINDOWED else ()))
-        reduction = sums_by(MICROBATCH_OF_RANK, _of(other, lambda t: t.loss_shares), needs=wanted)
-        yield Hypothesis(name, sentence, reduction, sums_over_ranks(settings.microbatch_rows, settings.ranks))
+        yield name, sentence, other, ("num_items_in_batch",) if other.loss_type in WINDOWED else ()
 
 
 def _loss_hypotheses(settings: Settings, needs: tuple[str, ...]) -> tuple[Hypothesis, ...]:
@@ -256,8 +304,13 @@ def _loss_hypotheses(settings: Settings, needs: tuple[str, ...]) -> tuple[Hypoth
             hypothesis(f"KL term {other}", f"has the KL term {other}", KL=0.0, other_KL=1.0),
         ]
     if settings.entropy_coef:
+        size = abs(settings.entropy_coef)
         found += [
             hypothesis("entropy term with the opposite sign", "has the entropy term with the opposite sign", entropy=-1.0),
             hypothesis("no entropy term", "has no entropy term", entropy=0.0),
+            hypothesis("entropy coefficient twice", f"applies the entropy coefficient twice ({size:g} * {size:g})", entropy=size),
+            hypothesis(
+                "entropy term without its coefficient", "has the entropy term without its coefficient", entropy=1.0 / size
+            ),
         ]
     return tuple(found)

@@ -13,8 +13,10 @@ import pytest
 
 from rl_doctor import Recorder, open_run
 from rl_doctor.analyzer import reconcile
-from rl_doctor.analyzer.comparison import Comparison
+from rl_doctor.analyzer.comparison import Comparison, differing, fits
 from rl_doctor.analyzer.engine import analyze
+from rl_doctor.analyzer.explain import explained
+from rl_doctor.rules.registry import rules
 
 Row = dict[str, Any]
 VERSIONS = (
@@ -300,7 +302,7 @@ def lengths_with_tools(
     with Recorder(path, info=info) as recorder:
         recorder.log_batch(
             step=1, rollout_step=1, epoch=0, minibatch=0, microbatch=0, rank=np.arange(8) // 4, attention_mask=attended,
-            response_mask=mask, logprob=-np.ones((8, 9), np.float32), finish_reason=["stop" if end else "length" for end in ended],
+            response_mask=mask, logprob=-np.ones((8, 9), np.float32), finish_reason=["stop"] * 2 + ["length"] + ["stop"] * 5,
         )  # fmt: skip
         recorder.log_metrics(1, {name: float(value) for name, value in wanted.items()})
     run = open_run(path)
@@ -330,3 +332,59 @@ def test_lengths_that_the_mask_does_not_tell_are_not_compared(tmp_path: Path) ->
     assert lengths_with_tools(tmp_path / "older", ">=0.25", 1.0) == {}
     both = lengths_with_tools(tmp_path / "both", "1.16.0", 1.0, ("row",), mask_truncated_completions=True)
     assert set(both) == {f"completions/{name}_terminated_length" for name in ("mean", "min", "max")}
+
+
+def rewards(rows: list[Row]) -> list[float]:
+    return [row["reward"] for row in rows]
+
+
+MISTAKES: list[tuple[str, str, Any]] = [
+    ("reward", "max", lambda rows: max(rewards(rows))),
+    ("reward", "rank 0 only", lambda rows: mean(rewards(rows)[:4])),
+    ("reward_std", "ddof 0", lambda rows: float(np.std(rewards(rows)))),
+    ("reward_std", "variance", lambda rows: stdev(rewards(rows)) ** 2),
+    ("rewards/style/std", "variance", lambda rows: float(np.nanvar([row["style"] for row in rows], ddof=1))),
+    ("rewards/style/mean", "min", lambda rows: float(np.nanmin([row["style"] for row in rows]))),
+    ("completions/mean_length", "with the prompt", lambda rows: mean(row["size"] + 3 for row in rows)),
+    ("completions/max_length", "min", lambda rows: min(row["size"] for row in rows)),
+    ("completions/mean_length", "rank 0 only", lambda rows: mean(row["size"] for row in rows[:4])),
+    ("completions/mean_terminated_length", "truncated responses included", lambda rows: mean(r["size"] for r in rows)),
+    ("completions/clipped_ratio", "1 minus the share", lambda rows: mean(row["reason"] == "stop" for row in rows)),
+    ("frac_reward_zero_std", "1 minus the share", lambda _: 1.0),
+]
+
+
+@pytest.mark.parametrize(("key", "name", "of"), MISTAKES)
+def test_a_mistake_of_a_statistic_of_the_generation_is_named(tmp_path: Path, key: str, name: str, of: Any) -> None:
+    rows = rows_of(5)
+    for row in rows:
+        row["quality"], row["style"] = (float(number) for number in np.float32([row["quality"], row["style"]]))
+        row["reward"] = row["score"] = total(row, WEIGHTS, nothing=math.nan)
+        row["quality"] = 0.25 if math.isnan(row["quality"]) else row["quality"]
+        row["reward"] = total(row, WEIGHTS, nothing=math.nan)
+    rows[0]["reason"], rows[1]["reason"] = "stop", "length"
+    logged = expected(rows, "1.16.0", "grpo", "group")
+    wrong = {**logged, key: float(of(rows))}
+    info = {
+        "trainer": "trl", "trainer_version": "1.16.0", "algorithm": "grpo", "world_size": 2, "writing_ranks": [0, 1],
+        "config": {"native": {**NATIVE, "scale_rewards": "group"}, "reward_weights": WEIGHTS},
+    }  # fmt: skip
+    columns = {
+        "rank": np.array([row["rank"] for row in rows]), "group": [row["group"] for row in rows],
+        "uid": [f"u{number}" for number in range(len(rows))], "reward": np.array([row["reward"] for row in rows]),
+        "reward_components": {name: np.array([row[name] for row in rows]) for name in WEIGHTS},
+        "finish_reason": [row["reason"] for row in rows], "response_length": np.array([row["size"] for row in rows]),
+        "prompt_length": np.full(8, 3),
+    }  # fmt: skip
+    names = {other for other in wrong if not other.startswith("sampling")}
+    compared(tmp_path / "run", info, rows, columns, {other: wrong[other] for other in names})
+    run = open_run(tmp_path / "run")
+    plan = reconcile.plan(run.info, run.columns, run.metrics())
+    comparisons = reconcile.compare(plan, analyze(run, [], plan.metrics).series)
+    found = {item.name: item for item in explained(plan, run, comparisons, rules()["RLD801"].limits)}
+    assert names <= set(found)
+    item = found[key]
+    different = differing(item, rules()["RLD801"].limits)
+    assert different is not None
+    assert name in [fit.explanation.name for fit in fits(item, different) if fit.fits(0.95)]
+    assert all(not other.explanations for other in found.values() if other is not item)
