@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 from rl_doctor.analyzer.dialects.generic import NAMES
-from rl_doctor.analyzer.dialects.recipes import Argument, Definition
+from rl_doctor.analyzer.dialects.recipes import Argument, Definition, Of, Recipe
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, dotted, trainers
+from rl_doctor.analyzer.notation import NOTATION
 
 _STATUS: Final = ("exact", "derived", "not recomputable", "not looked up")
 _INTRO: Final = (
@@ -22,10 +26,23 @@ _PROOFS: Final = (
     "it; *derived* where against a written reference; else its table says why it cannot be recomputed. Reconciliation treats the "
     "two alike."
 )
+_NOTATION: Final = (
+    "In all formulas, of metrics and of what trainers log, stand the letters and words below. Words with underscores that are "
+    "none "
+    "of them are settings and losses under the trainer's own names. Words *in italics* are told at the top of the trainer's "
+    "page. "
+    "Stages are written from the inside out, with semicolons between them."
+)
+_STATISTIC: Final = re.compile(r"\b(?:mean|avg|min|max|smallest|largest|median|std \(ddof [01]\)|std)\b(?: \(ddof [01]\))?")
+_IN_NAME: Final = re.compile(r"(?<![a-z])(?:mean|avg|min|max|std)(?![a-z])")
+_WIDTH: Final = 120
+_NATIVE: Final = "native."
+_SHORT: Final = 80
+"""Settings in fewer letters stand in the table itself."""
 
 
 def index() -> Iterator[str]:
-    """The page that lists the trainers, and the names made at home, as Markdown."""
+    """The page that lists the trainers, the notation, and the names made at home, as Markdown."""
     yield from ("# Dialects", "", _INTRO, "", _PROOFS, "")
     yield f"| trainer | names | {' | '.join(_STATUS)} |"
     yield f"| --- | {' | '.join('---:' for _ in ('', *_STATUS))} |"
@@ -33,23 +50,113 @@ def index() -> Iterator[str]:
         counts = Counter(status(item) for item in known.names)
         cells = " | ".join(str(counts[one] or "") for one in _STATUS)
         yield f"| [{known.label}](dialects/{name}.md) | {len(known.names)} | {cells} |"
+    yield from ("", "## Notation", "", _NOTATION, "", *notation())
     yield from ("", "## Made at home", "", "Names with one meaning wherever they stand.", "", *_short_table(NAMES))
 
 
+def notation() -> Iterator[str]:
+    """The letters and words of the formulas, as a list in Markdown."""
+    for letters, meaning in NOTATION.items():
+        yield f"- `{letters}`: {meaning}"
+
+
 def page(known: Trainer) -> Iterator[str]:
-    """The page of one trainer as Markdown."""
-    yield from (f"# {known.label}", "", f"Read in {known.source}.", "", "[All trainers](../dialects.md)", "")
-    yield "| name | metric | formula | when | recomputed | what to know |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for item in known.names:
-        formula = "" if item.definition is None else item.definition.formula
-        cells = (f"`{item.native}`", _metric(item), formula, when(item), _recomputed(item), item.note)
-        yield f"| {' | '.join(map(_escaped, cells))} |"
+    """The page of one trainer as Markdown: what many formulas share, then a table with one block for each name."""
+    yield from (f"# {known.label}", "", f"Read in {known.source}.", "")
+    yield "[All trainers](../dialects.md); [what the letters stand for](../dialects.md#notation)."
+    if known.stages:
+        yield from ("", "What the formulas call by name:", "")
+        for name, text in known.stages.items():
+            yield from textwrap.wrap(f"- *{name}*: {text}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    asked = _asked(known)
+    if asked:
+        yield from ("", "Settings with which a number is recomputed:", "")
+        for settings, name in asked.items():
+            yield from textwrap.wrap(f"- *{name}*: {settings}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    yield from ("", "| name | metric | formula | when | recomputed | what to know |", "| --- | --- | --- | --- | --- | --- |")
+    for rows in _merged(known.names, asked):
+        yield from rows
     yield from _held_out(known)
 
 
-def logged_as() -> Mapping[str, tuple[str, ...]]:
-    """What each trainer calls a metric: canonical name -> one line of Markdown for each trainer that has a name for it."""
+def _asked(known: Trainer) -> dict[str, str]:
+    """Settings that several numbers ask for, or that are many -> the name they have on the page."""
+    counts = Counter(filter(None, (_settings(item.definition) for item in known.names if item.definition is not None)))
+    long = [text for text, number in counts.items() if len(text) > _SHORT and (number > 1 or len(text) > 3 * _SHORT)]
+    return {text: f"settings {index}" for index, text in enumerate(long, 1)}
+
+
+def _merged(names: Iterable[Name], asked: Mapping[str, str]) -> Iterator[Iterator[str]]:
+    """The blocks of rows: one for each name, or for neighbours that are statistics of the same."""
+    by_native: dict[str, list[Name]] = {}
+    for item in names:
+        by_native.setdefault(item.native, []).append(item)
+    blocks = [(_kin(items), items) for items in by_native.values()]
+    for _, alike in groupby(blocks, key=lambda block: block[0]):
+        yield _block([items for _, items in alike], asked)
+
+
+def _kin(items: Sequence[Name]) -> Hashable:
+    """What names have in common that differ in the statistic alone."""
+    told = tuple((_STATISTIC.sub("*", _formula(item), count=1), when(item), _recomputed(item, {})) for item in items)
+    return _IN_NAME.sub("*", items[0].native), told
+
+
+def _block(alike: Sequence[Sequence[Name]], asked: Mapping[str, str]) -> Iterator[str]:
+    """A row for each version or algorithm; each further row says only what differs."""
+    first = [items[0] for items in alike]
+    names, dated = "<br>".join(f"`{item.native}`" for item in first), any(item.since or item.until for item in alike[0])
+    last: dict[str, str] = {}
+    for versions in zip(*alike, strict=True):
+        one = versions[0]
+        unknown = "if the version is not known" if dated and not (one.since or one.until or one.holds) else ""
+        cells = {
+            "name": names, "metric": _metrics_of(versions), "formula": _formulas_of(versions),
+            "when": "; ".join(filter(None, (when(one), unknown))), "recomputed": _recomputed(one, asked),
+            "note": "; ".join(dict.fromkeys(item.note for item in versions if item.note)),
+        }  # fmt: skip
+        shown = ["" if key not in ("when", "recomputed") and cell == last.get(key) else cell for key, cell in cells.items()]
+        if unknown and any(cells["formula"] and known.startswith(cells["formula"]) for known in map(_formula, alike[0])):
+            shown[2] = ""
+        last = cells
+        yield f"| {' | '.join(map(_escaped, shown))} |"
+
+
+def _metrics_of(versions: Sequence[Name]) -> str:
+    found = [_metric(item) for item in versions]
+    return "none" if set(found) == {"none"} else "<br>".join(found)
+
+
+def _formulas_of(versions: Sequence[Name]) -> str:
+    """The formula, with all statistics in place of the one."""
+    found = [_STATISTIC.search(_formula(item)) for item in versions]
+    words = list(dict.fromkeys(match[0] for match in found if match))
+    return _STATISTIC.sub(", ".join(words), _formula(versions[0]), count=1) if len(versions) > 1 else _formula(versions[0])
+
+
+def _formula(item: Name) -> str:
+    return "" if item.definition is None else item.definition.formula
+
+
+def native_settings(known: Trainer) -> list[str]:
+    """Members of ``config.native``, dotted, that the recomputation of a trainer's numbers reads."""
+    found = set(known.reads) | {name for names in known.caps.values() for name in names}
+    waiting: list[object] = [item.definition.recipes for item in known.names if item.definition is not None]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                found |= {name.removeprefix(_NATIVE).rstrip("?") for name in text.split("|") if name.startswith(_NATIVE)}
+            case Recipe(value=value, where=where, beside=beside, when=when):
+                waiting += [value, where, *beside, *when]
+            case Of(arguments=arguments):
+                waiting += [argument for _, argument in arguments]
+            case tuple() as several:
+                waiting += several
+    return sorted(found)
+
+
+def logged_as() -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """What each trainer calls a metric: canonical name -> label of the trainer -> its names, in Markdown."""
     found: dict[str, dict[str, list[str]]] = {}
     for known in trainers().values():
         for item in known.names:
@@ -58,10 +165,7 @@ def logged_as() -> Mapping[str, tuple[str, ...]]:
                 names = found.setdefault(item.metric, {}).setdefault(known.label, [])
                 if (line := f"`{item.native}`{told}") not in names:
                     names.append(line)
-    return {
-        metric: tuple(f"{label} {', '.join(names)}" for label, names in sorted(by.items(), key=lambda item: item[0].lower()))
-        for metric, by in found.items()
-    }
+    return {metric: dict(sorted(by.items(), key=lambda item: item[0].lower())) for metric, by in found.items()}
 
 
 def status(item: Name) -> str:
@@ -100,11 +204,13 @@ def when(item: Name) -> str:
     return "; ".join(told)
 
 
-def _recomputed(item: Name) -> str:
+def _recomputed(item: Name, asked: Mapping[str, str]) -> str:
     found = item.definition
     if found is None or found.proof is None:
         return status(item) if found is None else f"no: {found.reason}"
     settings = _settings(found)
+    if settings in asked:
+        return f"{found.proof}, with *{asked[settings]}*"
     return f"{found.proof}, where {settings}" if settings else found.proof
 
 

@@ -21,21 +21,6 @@ _FAMILIES: Final[list[Family]] = []
 _SEQUENCE_VALUES: Final[dict[str, SequenceValue]] = {}
 
 PER_SEQUENCE_PREFIX: Final = "per_sequence."
-NOTATION: Final = MappingProxyType({
-    "T, F, S": "the N tokens trained on in a step; those of the first mini-batch after sampling; those of later mini-batches",
-    "i, Ti, g": "a sequence, its tokens trained on, a group of n_g sequences; each sequence of a generation batch counts once",
-    "t": "a stored token, trained on (m = 1) or not",
-    "mean_T f": "sum of f over T / N; likewise over i and g. share_T[c] is the mean of 1 where c holds and 0 elsewhere",
-    "x, r": "logprob - old_logprob, exp(x)",
-    "y": "ref_logprob - logprob",
-    "d": "logprob of the trainer (old_logprob, else logprob of the first mini-batch) - rollout_logprob",
-    "A, A'": "advantage as recorded, as recomputed",
-    "V, V_old, G": "value, old_value, return",
-    "R, R_c, w_c": "reward; component c of it and its configured weight (default 1)",
-    "L": "response_length",
-    "a, b": "the two logprobs that a metric compares",
-})  # fmt: skip
-"""Letters of the formulas."""
 LOGGED_FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
     {"reward.component.": "reward", "part.": "1", "val.source.": "reward"}
 )
@@ -87,7 +72,7 @@ class Metric:
         version: raised when the value changes for the same data.
         part: index of the sum in a ``Sums`` that the metric reads, and whose count is the metric's; None for the whole state.
         change: whether ``final`` takes two states, that of the step before and that of the step.
-        formula: one line of mathematics, in the letters of ``NOTATION``.
+        formula: one line of mathematics, in the letters of ``notation.NOTATION``.
     """
 
     name: str

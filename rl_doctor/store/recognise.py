@@ -144,7 +144,8 @@ def _describe(source: ParquetInput) -> _Description:
     stretches: Any = document.pop(RECORDED_IN_MEMBER, None) or ()
     info = info_from_json(document, where)
     if member is not None:
-        return _Description(info, metrics_from_json(member, where), facts, critic, stretches)
+        log, told = metrics_from_json(member, where)
+        return _Description(info, log, replace(facts, notes=(*facts.notes, *told)), critic, stretches)
     if beside is None:
         return _Description(info, facts=facts, critic_file=critic, stretches=stretches)
     path = source.path.with_name(str(beside))

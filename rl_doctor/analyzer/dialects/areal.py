@@ -58,9 +58,14 @@ _KEPT: Final[tuple[Case, ...]] = (
     (of("constant", value=1.0), {**ALL_TOKENS, ACTOR + "use_sapo_loss?": (True,)}),
 )  # fmt: skip
 """Tokens that rejection keeps; SAPO rejects none."""
+_STAGES: Final = {
+    "policy loss": "max(-A r, -A clip(r, 1 - eps_clip, 1 + eps_clip_higher)), at most c_clip |A|, times the weight of rejection "
+    "(0 "
+    "where rejected); r = exp(x) without a clamp, of sequences exp of the mean, with the mean of A; or that of SAPO",
+}
 _DIVERGENCES: Final = (
-    ("kl_div_direct", "old - new", "k1"), ("kl_div_taylor", "(new - old)^2 / 2", "k2"),
-    ("kl_div_dual", "exp(x) - 1 - x, x = new - old", "k3"),
+    ("kl_div_direct", "k1(x)", "k1"), ("kl_div_taylor", "k2(x)", "k2"),
+    ("kl_div_dual", "k3(x)", "k3"),
 )  # fmt: skip
 _VERSION: Final = Recipe(of("row", name="policy_version"), level="rollout", unit="versions")
 _LESS: Final = Recipe(of("rows_constant", value=-1.0), level="rollout")
@@ -117,9 +122,7 @@ AREAL: Final = trainer(
             Name("rollout/reward", "reward.mean", definition=ROLLOUTS),
             *(Name(f"rollout/{key}", None, definition=ROLLOUTS) for key in ("accepted", "rejected")),
             *tracked(
-                "{actor}/actor_loss", "max(-A r, -A clip(r, 1 - eps_clip, 1 + eps_clip_higher)), at most c_clip |A|, times the "
-                "weight of rejection (0 where rejected); r = exp(new - old) without a clamp, of sequences exp of the mean, with "
-                "the mean of A; or SAPO's", losses(), metrics={"avg": "policy.loss_pg"},
+                "{actor}/actor_loss", "the *policy loss*", losses(), metrics={"avg": "policy.loss_pg"},
             ),
             *(Name(f"{{actor}}/compute_logp/{how}/{{what}}", None, definition=APPROXIMATION) for how in _APPROXIMATIONS),
             *tracked(
@@ -137,7 +140,7 @@ AREAL: Final = trainer(
                 note="is trainer - sampler here, and is read with the other sign",
             ),
             *tracked(
-                "{actor}/approx_kl", "new - old, without a clamp", [(of("log_ratio"), ALL_TOKENS)], unit="nat",
+                "{actor}/approx_kl", "x, without a clamp", [(of("log_ratio"), ALL_TOKENS)], unit="nat",
                 metrics={"avg": "policy.kl_old_k1"}, factor=-1.0, note="is new - old here, and is read with the other sign",
             ),
             *tracked(
@@ -204,6 +207,7 @@ AREAL: Final = trainer(
             Name("eval-rollout/{what}", None, definition=HELD_OUT),
             Name("timeperf/{what}", None, definition=absent("is a time")),
         ),
+        stages=_STAGES,
         marks=(
             "{actor}/approx_kl/avg", "{actor}/importance_weight/avg", "{actor}/clip_ratio/avg", "{actor}/task_reward/avg",
             "{actor}/no_eos_ratios/avg", "{actor}/actor_loss/avg", "{actor}/kl_rewards/avg", "timeperf/{what}",

@@ -178,7 +178,8 @@ def staleness(native: str, lag: int, metrics: Mapping[End, str | None]) -> tuple
         recipes = (
             Recipe(value, parts, statistic=statistic, where=condition, unit="versions", when=when) for condition, when in _AGED
         )
-        formula = f"mean over micro-batches of the {statistic} over kept tokens of v - {lag} - v(the token before)"
+        age = f"version trained - {lag} - version that sampled the token before"
+        formula = f"mean over micro-batches of the {statistic} over kept tokens of ({age})"
         found.append(Name(f"{native}_{end}", metrics.get(end), note=STALENESS, definition=exact(formula, *recipes)))
     return tuple(found)
 
@@ -243,13 +244,13 @@ def critic(prefix: str) -> tuple[Name, ...]:
     target = of("column", name="return")
     valid = exact("tokens in the loss mask", Recipe(_ONE, _TOTAL, unit="tokens"))
     return (
-        *tracked(f"{prefix}/clipped_new_value", "v", [(value, {})], unit="reward", where=only, over="clipped tokens"),
-        *tracked(f"{prefix}/clipped_old_value", "v_old", [(old, {})], unit="reward", where=only, over="clipped tokens"),
-        *tracked(f"{prefix}/new_value", "v", [(value, {})], unit="reward", metrics={"avg": "value.mean"}),
-        *tracked(f"{prefix}/old_value", "v_old", [(old, {})], unit="reward"),
+        *tracked(f"{prefix}/clipped_new_value", "V", [(value, {})], unit="reward", where=only, over="clipped tokens"),
+        *tracked(f"{prefix}/clipped_old_value", "V_old", [(old, {})], unit="reward", where=only, over="clipped tokens"),
+        *tracked(f"{prefix}/new_value", "V", [(value, {})], unit="reward", metrics={"avg": "value.mean"}),
+        *tracked(f"{prefix}/old_value", "V_old", [(old, {})], unit="reward"),
         *tracked(f"{prefix}/target_value", "R", [(target, {})], unit="reward", metrics={"avg": "return.mean"}),
         *tracked(
-            f"{prefix}/critic_loss", "0.5 max((v - R)^2, (clip(v, v_old -+ eps_clip) - R)^2)", [(error, {})],
+            f"{prefix}/critic_loss", "0.5 max((V - G)^2, (clip(V, V_old -+ eps_clip) - G)^2)", [(error, {})],
             metrics={"avg": "value.loss"},
         ),
         *tracked(

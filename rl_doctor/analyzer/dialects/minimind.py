@@ -56,14 +56,14 @@ def _losses(value: Of, loss_type: str) -> tuple[Recipe, ...]:
 
 
 _POLICY_LOSS: Final = exact(
-    "mean over rows of the mean over tokens of -(min(r, epsilon_high) A log p - beta k3) (cispo) or of "
-    "max(-A r, -A clip(r, 1 -+ epsilon)) + beta k3 (grpo), k3 of reference - policy; of rank 0's last micro-batch; "
+    "mean over rows of the mean over tokens of -(min(r, epsilon_high) A new - beta k3(y)) (cispo) or of "
+    "max(-A r, -A clip(r, 1 -+ epsilon)) + beta k3(y) (grpo); of rank 0's last micro-batch; "
     "train_agent.py leaves out rows without a token",
     *_losses(_CISPO, "cispo"),
     *_losses(_CLIPPED, "grpo"),
 )
 _MINUS_K1: Final = exact(
-    "sum(reference - policy) / tokens of rank 0's micro-batch: minus k1",
+    "sum(y) / tokens of rank 0's micro-batch: minus k1",
     Recipe(of("log_ratio", **_REFERENCE), _OF_RANK, unit="nat"),
 )
 _LENGTHS: Final = _rows("mean number of tokens up to the end-of-sequence token", of("rows_tokens"), "tokens")
@@ -92,7 +92,7 @@ MINIMIND: Final = trainer(
             Name(
                 "kl_ref", "ref.kl", algorithms=_PPO,
                 definition=exact(
-                    "mean over updates of rank 0 of sum(exp(x) - 1 - x) / tokens, x = reference - policy: k3",
+                    "mean over updates of rank 0 of sum(k3(y)) / tokens",
                     Recipe(_K3, _UPDATES, unit="nat"),
                 ),
             ),
@@ -100,7 +100,7 @@ MINIMIND: Final = trainer(
             Name(
                 "approx_kl", "policy.kl_old_k2",
                 definition=exact(
-                    "mean over updates of the mean over ranks of sum((policy - old)^2 / 2) / tokens: k2; the only one of all",
+                    "mean over updates of the mean over ranks of sum(k2(x)) / tokens; the only one of all",
                     Recipe(of("estimate", kind="k2"), _UPDATES_OF_ALL, unit="nat"),
                 ),
             ),
@@ -121,7 +121,7 @@ MINIMIND: Final = trainer(
             Name(
                 "critic_loss", "value.loss",
                 definition=exact(
-                    "mean over updates of rank 0 of sum(max((v - R)^2, (clip(v, v_old -+ cliprange_value) - R)^2)) / 2 tokens",
+                    "mean over updates of rank 0 of sum(max((V - G)^2, (clip(V, V_old -+ cliprange_value) - G)^2)) / 2 tokens",
                     Recipe(of("value_error", clip="native.cliprange_value|config.value_clip"), _UPDATES, factor=0.5),
                 ),
             ),

@@ -23,6 +23,7 @@ from rl_doctor.analyzer.dialects.nemo_rl_recipes import (
     OVER_TOKENS,
     SCHEDULED,
     SFT,
+    STAGES,
     STATISTICS,
     TURNS,
     UNSAMPLED,
@@ -97,19 +98,21 @@ NEMO_RL: Final = trainer(
             Name("train/kl_penalty", "ref.kl", definition=kl_penalty()),
             Name(
                 "train/gen_kl_error", "mismatch.k3",
-                definition=against_engine("KL estimate of x = prev - gen, not clamped: k3 exp(x) - 1 - x", "estimate", kind=KIND),
+                definition=against_engine("KL estimate of d, not clamped, by default k3(d)", "estimate", kind=KIND),
             ),
             Name(
                 "train/policy_kl_error", None,
-                definition=against_engine("KL estimate of x = gen - prev, without a clamp", "estimate", kind=KIND, reverse=True),
+                definition=against_engine("KL estimate of -d, without a clamp", "estimate", kind=KIND, reverse=True),
             ),
             Name(
                 "train/js_divergence_error", None,
-                definition=against_engine("(k3(prev - m) + k3(gen - m)) / 2, m = log((e^prev + e^gen) / 2)", "jensen_shannon"),
+                definition=against_engine(
+                    "(k3(old - z) + k3(rollout - z)) / 2, z = log((p_old + p_rollout) / 2)", "jensen_shannon"
+                ),
             ),
             Name(
                 "train/token_mult_prob_error", None,
-                definition=against_engine("exp(abs(gen - prev))", "probability_change", unit="1"),
+                definition=against_engine("exp(abs(d))", "probability_change", unit="1"),
             ),
             Name(
 "train/sampling_importance_ratio", "mismatch.exp_mean", note_by=told_of_sequences, definition=sampling_ratio(),
@@ -118,7 +121,7 @@ NEMO_RL: Final = trainer(
             Name(
                 "train/approx_entropy", "policy.entropy",
                 note="is estimated from the sampled tokens: it scatters more than the entropy itself",
-                definition=token_mean("-exp(new - gen) new", (of("sampled_entropy", second="rollout_logprob"), {})),
+                definition=token_mean("-exp(new - rollout) new", (of("sampled_entropy", second="rollout_logprob"), {})),
             ),
             Name(
                 "train/positive_nll_loss", None,
@@ -202,6 +205,7 @@ NEMO_RL: Final = trainer(
             Name("validation/avg_length", None, definition=HELD_OUT),
             Name("validation/pass_k", None, definition=HELD_OUT),
         ),
+        stages=STAGES,
         marks=(
             "probs_ratio", "probs_ratio_clamped", "gen_kl_error", "token_mult_prob_error", "approx_entropy", "global_valid_toks",
             "sampling_importance_ratio", "baseline_reward/pct_0", "num_valid_samples", "mean_gen_tokens_per_sample",

@@ -39,14 +39,17 @@ _OVER_ROWS: Final = (
     Fold(row="mean", empty=True, apart=_MINIBATCH),
 )
 _ROWS: Final = (Fold(row="sum", apart=_MINIBATCH, divisor="global_batch_size"), Fold(row="sum", empty=True, apart=_MINIBATCH))
-_TOKENS: Final = (
-    "sum over token_mask * sample_mask of {} / (valid tokens of the global batch + 1e-8), summed over micro-batches and \
-ranks; mean over global batches"
-)
-_SEQUENCES: Final = (
-    "sum over sequences of {} / valid sequences of the global batch, summed over micro-batches and ranks; mean over \
-global batches"
-)
+_TOKENS: Final = "*token mean* of {}"
+_SEQUENCES: Final = "*sequence mean* of {}"
+STAGES: Final = {
+    "token mean": "sum over the tokens of token_mask and sample_mask / (valid tokens of the global batch + 1e-8), summed over "
+    "micro-batches and ranks; mean over global batches",
+    "sequence mean": "sum over sequences / valid sequences of the global batch, summed over micro-batches and ranks; mean over "
+    "global batches",
+    "policy loss": "max(-A r, -A clip(r, 1 - ratio_clip_min, 1 + ratio_clip_max)), dual = ratio_clip_c, r = exp(x), not clamped "
+    "(of "
+    "the sequence: exp of the mean; forced: 1; without a ratio: -A new; cispo: -clip(r) A new), times w",
+}
 
 _FORCED: Final[When] = {_LOSS + "force_on_policy_ratio?": (True,)}
 _FREE: Final[When] = {_LOSS + "force_on_policy_ratio?": (None, False)}
@@ -159,11 +162,7 @@ def total_loss() -> Definition:
             found += [Recipe(value, fold, when={**when, **more, **place, **none}) for none in NO_NLL]
             added = positive_nll(of("scaled", value=of("column", name="logprob"), factor=_NLL.removesuffix("?"), sign=-1.0))
             found.append(Recipe(value, fold, beside=(added,), when={**when, **more, **place, **added.when}))
-    formula = (
-        "max(-A r, -A clip(r, 1 - ratio_clip_min, 1 + ratio_clip_max)), dual clip with ratio_clip_c, r = exp(new - prev), not "
-        "clamped (of the sequence: exp of the mean; forced: 1; without a ratio: -A new; cispo: -clip(r) A new), times the weight "
-        "of the correction; + beta KL; + mu NLL of positive samples"
-    )
+    formula = "the *policy loss* + beta KL + the weighted loss of positive samples"
     return exact(f"{_TOKENS.format(formula)}; sequence level: {_SEQUENCES.format('the mean over its tokens')}", *found)
 
 
@@ -177,8 +176,8 @@ def kl_penalty() -> Definition:
     recipes = [Recipe(NOTHING, OVER_TOKENS, unit="nat", when=when) for when in (_IN_REWARD, {_PENALTY: (0.0,)})]
     recipes += [Recipe(_KL, fold, unit="nat", when={**more, **_IN_LOSS}) for fold, more in _AGGREGATIONS]
     formula = (
-        "KL estimate (new, ref), x = ref - new within kl_input_clamp_value, with use_on_policy_kl_approximation times "
-        "exp(new - gen), within kl_output_clamp_value; 0 where its coefficient is; aggregated like the loss"
+        "KL estimate of y, kept within kl_input_clamp_value, with use_on_policy_kl_approximation times "
+        "exp(new - rollout), within kl_output_clamp_value; 0 where its coefficient is; aggregated like the loss"
     )
     return exact(formula, *recipes)
 
@@ -201,7 +200,7 @@ def sampling_ratio() -> Definition:
         for weight, more in _weights(_previous(when))
         if more[_LEVEL] == (False,)
     ]
-    return token_mean("exp(prev - gen), truncated or set to 0 as configured", *cases, unit="1")
+    return token_mean("exp(d), truncated or set to 0 as configured", *cases, unit="1")
 
 
 def told_of_sequences(config: RunConfig) -> str | None:
@@ -227,7 +226,7 @@ def out_of_bounds() -> Definition:
         masked = {**when, _TRUNCATION: ("seq-mask-tis",)}
         for dropped in ({"dropped": "loss_mask"}, {}):
             recipes += [Recipe(of("sequences_outside", low=_LEAST, **engine, **dropped), fold, when=masked) for fold in _ROWS]
-    formula = "1[exp(prev - gen) outside its bounds]; seq-mask-tis: 1[exp of its mean outside], over valid sequences"
+    formula = "1[exp(d) outside its bounds]; seq-mask-tis: 1[exp of its mean outside], over valid sequences"
     return exact(_TOKENS.format(formula), *recipes)
 
 
@@ -250,7 +249,7 @@ def sequence_error(statistic: Statistic, *, masked: bool) -> Definition:
         when={**_FREE, **({} if masked else unbounded)},
     )  # fmt: skip
     what = "that the threshold keeps" if masked else "before the threshold"
-    return exact(f"{statistic} over sequences {what} of their mean of exp(abs(gen - prev))", over)
+    return exact(f"{statistic} over sequences {what} of their mean of exp(abs(d))", over)
 
 
 def rows_of(value: Of, statistic: Statistic = "mean", unit: str = "tokens", factor: float = 1.0) -> Recipe:
@@ -280,7 +279,6 @@ SCHEDULED: Final = absent("is set by a schedule")
 GRADIENT: Final = absent("needs gradients", "norm before clipping, that of the last global batch on rank 0")
 ENDS: Final[tuple[Literal["min", "max"], ...]] = ("min", "max")
 _CLIP: Final = "config.value_clip|native.value_loss_fn.cliprange?"
-_VALUES: Final = "the value model's numbers, as those of the policy's loss: "
 
 
 def critic_names(prefix: str) -> tuple[Name, ...]:
@@ -291,7 +289,7 @@ def critic_names(prefix: str) -> tuple[Name, ...]:
     means = [Recipe(one, OVER_TOKENS) for one in (returns, value, _squared(returns), _squared(residual))]
     explained = replace(means[0], beside=tuple(means[1:]), joined="explained")
     formulas: tuple[tuple[str, str | None, str, Of, str], ...] = (
-        ("loss", "value.loss", "0.5 scale max((v - R)^2, (clip(v, v_old -+ cliprange) - R)^2)", error, "1"),
+        ("loss", "value.loss", "0.5 scale max((V - G)^2, (clip(V, V_old -+ cliprange) - G)^2)", error, "1"),
         (
             "vf_clipfrac",
             "value.clip_frac",
@@ -299,18 +297,18 @@ def critic_names(prefix: str) -> tuple[Name, ...]:
             of("value_clipped", clip=_CLIP),
             "1",
         ),
-        ("values_mean", "value.mean", "v", value, "reward"),
+        ("values_mean", "value.mean", "V", value, "reward"),
         ("returns_mean", "return.mean", "R", returns, "reward"),
         ("returns_sq_mean", None, "R^2", _squared(returns), "1"),
-        ("residual_sq_mean", None, "(R - v)^2", _squared(residual), "1"),
+        ("residual_sq_mean", None, "(G - V)^2", _squared(residual), "1"),
     )
     found = [
-        Name(f"{prefix}{key}", metric, definition=token_mean(_VALUES + formula, (one, {}), unit=unit))
+        Name(f"{prefix}{key}", metric, definition=token_mean(formula, (one, {}), unit=unit))
         for key, metric, formula, one, unit in formulas
     ]
     for statistic in ENDS:
         ends = Recipe(value, statistic=statistic, unit="reward")
-        formula = f"{statistic} of v over valid tokens, with 0 for a micro-batch without one"
+        formula = f"{statistic} of V over valid tokens, with 0 for a micro-batch without one"
         found.append(Name(f"{prefix}values_{statistic}", None, definition=exact(formula, ends)))
     counted = Recipe(of("counted"), Fold(row="sum", apart=_MINIBATCH, divisor=UNDIVIDED), unit="sequences")
     found.append(
@@ -319,7 +317,7 @@ def critic_names(prefix: str) -> tuple[Name, ...]:
     found += [Name(f"{prefix}{key}", None, definition=NORMALISER) for key in ("global_valid_seqs", "global_valid_toks")]
     found += [Name(f"{prefix}{key}", None, definition=SCHEDULED) for key in ("lr", "wd")]
     found.append(Name(f"{prefix}grad_norm", None, definition=GRADIENT))
-    formula = "1 - (mean (R - v)^2 - (mean R - mean v)^2) / max(mean R^2 - (mean R)^2, 1e-8), of the logged means"
+    formula = "1 - (mean (G - V)^2 - (mean G - mean V)^2) / max(mean G^2 - (mean G)^2, 1e-8), of the logged means"
     return (*found, Name(f"{prefix}explained_var", None, definition=exact(formula, explained)))
 
 

@@ -19,18 +19,21 @@ def _which_kl(config: RunConfig) -> str | None:
     return "is that of the experience: a mean over sequences, before the update" if config.kl_in_reward else ""
 
 
-_ROWS: Final = "mean over the rows of all ranks, micro-batches and epochs"
-_TOKENS: Final = "mean over the tokens of all ranks, micro-batches and epochs"
-_WEIGHTED: Final = "mean over ranks, micro-batches and epochs weighted by their tokens"
-_NORMALISER: Final = (
-    "sum over m times ranks / the tokens of the window (seq-mean-token-mean, and gspo: sum over rows of means over m "
-    "(eps 1e-8) times "
-    "ranks / its rows); times the accumulation without dynamic batches"
-)
-_RATIO: Final = (
-    "r = exp(clip(logprob - old_logprob, -+20)); gspo: exp of the mean over m, of logprob - rollout_logprob if corrected"
-)
-_ESTIMATE: Final = "k1 = d, k2 = d^2 / 2 or k3 = exp(-d) - 1 + d with d at least -10, each within -+10, m the action mask"
+_ROWS: Final = "*mean over rows*"
+_TOKENS: Final = "*mean over tokens*"
+_WEIGHTED: Final = "*weighted mean*"
+_STAGES: Final = {
+    "mean over rows": "mean over the rows of all ranks, micro-batches and epochs",
+    "mean over tokens": "mean over the tokens of all ranks, micro-batches and epochs",
+    "weighted mean": "mean over ranks, micro-batches and epochs weighted by their tokens",
+    "normalised by the window": "sum over m times ranks / the tokens of the window (seq-mean-token-mean, and gspo: sum over "
+    "rows of "
+    "means over m (eps 1e-8) times ranks / its rows); times the accumulation without dynamic batches",
+    "ratio": "r = exp(clip20(x)); gspo: exp of the mean of x over m, of logprob - rollout_logprob if corrected",
+}
+_NORMALISER: Final = "*normalised by the window*"
+_RATIO: Final = "*ratio*"
+_ESTIMATE: Final = "k1(z), k2(z) or k3(z) of z at most 10, each within -+10"
 _ROLLOUT: Final = "over the rows of the rollout"
 _LAST: Final = absent("a row of the log has the last micro-batch of one rank alone")
 _NORM: Final = absent("gradients are not recorded", "norm before clipping, as last read")
@@ -59,7 +62,7 @@ _NAMES: Final = (
         "policy_loss",
         "policy.loss_pg",
         definition=exact(
-            "-min(r A, clip(r, 1 - low, 1 + high) A), with dual_clip and A < 0 at most -dual_clip A; ppo: times the weight "
+            "-min(r A, clip(r, 1 - low, 1 + high) A), with dual_clip and A < 0 at most -A dual; ppo: times the weight "
             f"against the engine; {_RATIO}; {_NORMALISER}; {_WEIGHTED}"
         ),
     ),
@@ -84,16 +87,15 @@ _NAMES: Final = (
         note="is that of the experience (mean over sequences) or that of the loss: it does not say which",
         note_by=_which_kl,
         definition=exact(
-            f"{_ESTIMATE}. In the reward: d = old_logprob - ref_logprob, mean over m of a row; {_ROWS}. In the loss: "
-            f"d = logprob - ref_logprob, {_NORMALISER}; {_WEIGHTED}; nothing with init_coef 0"
+            f"{_ESTIMATE}. In the reward: z = ref_logprob - old_logprob, mean over m of a row; {_ROWS}. In the loss: "
+            f"z = y, {_NORMALISER}; {_WEIGHTED}; nothing with init_coef 0"
         ),
     ),
     Name(
         "logprobs_diff",
         None,
         definition=exact(
-            f"d, no clamp. In the reward: old_logprob - ref_logprob, mean over m of a row; {_ROWS}. In the loss: logprob - "
-            f"ref_logprob; {_TOKENS}"
+            f"no clamp. In the reward: old_logprob - ref_logprob, mean over m of a row; {_ROWS}. In the loss: -y; {_TOKENS}"
         ),
     ),
     Name(
@@ -106,11 +108,11 @@ _NAMES: Final = (
         "critic_loss",
         "value.loss",
         definition=exact(
-            "max((v - R)^2, (v_old + clip(v - v_old, -+value_clip) - R)^2) / 2; sum over m times ranks / the tokens of the "
+            "max((V - G)^2, (V_old + clip(V - V_old, -+value_clip) - G)^2) / 2; sum over m times ranks / the tokens of the "
             "window; plain mean over ranks, micro-batches and epochs"
         ),
     ),
-    Name("values", "value.mean", definition=exact("v; mean over m; plain mean over ranks, micro-batches and epochs")),
+    Name("values", "value.mean", definition=exact("V; mean over m; plain mean over ranks, micro-batches and epochs")),
     Name("actor_grad_norm", "optim.grad_norm", definition=_NORM),
     Name("actor_lr", "optim.learning_rate", definition=_RATE),
     Name("critic_grad_norm", None, definition=_NORM),
@@ -144,12 +146,23 @@ _NAMES: Final = (
     Name("gpt_loss", "sft.loss", algorithms=_SFT, definition=_LAST),
 )
 
+_READS: Final = (
+    "actor.dual_clip", "actor.eps_clip_low_high", "actor.loss_agg_mode", "actor.policy_loss_type", "algo.advantage.estimator",
+    "algo.advantage.is_correction_enable", "algo.advantage.is_correction_gating", "algo.advantage.is_correction_level",
+    "algo.advantage.is_correction_mode", "algo.advantage.is_correction_threshold", "algo.advantage.is_correction_type",
+    "algo.kl.estimator", "algo.kl.init_coef", "algo.kl.target", "algo.kl.use_loss", "data.max_len", "reward.clip_range",
+    "rollout.batch_size", "rollout.n_samples_per_prompt", "train.dynamic_batch_enable", "train.micro_batch_size",
+)  # fmt: skip
+"""Members of ``config.native`` that ``recompute/openrlhf`` reads."""
+
 OPENRLHF: Final = trainer(
     Trainer(
         name="openrlhf",
         label="OpenRLHF",
         source="OpenRLHF 0.11: models/loss.py, trainer/ppo_trainer.py, trainer/ray/ppo_actor.py",
         names=_NAMES,
+        reads=_READS,
+        stages=_STAGES,
         marks=(
             "ppo_clip_ratio",
             "vllm_kl",

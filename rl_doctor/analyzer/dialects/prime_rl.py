@@ -38,9 +38,17 @@ _ROWS: Final = Fold(row="mean", empty=True)
 _SPARSE: Final = {"mean": "mean", "std": "std (ddof 1)", "min": "min", "max": "max"}
 _MISMATCH: Final = of("estimate", kind="k3", **_SAMPLED)
 _MIDDLE: Final = absent("a median needs all values at once, and sums are kept")
-_RECORDED: Final = "of the sequences of a step, one without a loss token counts as 0"
+_RECORDED: Final = "*over all sequences*"
 _MEMBERS: Final = Fold(row="mean")
-_COVERED: Final = "of the sequences of a step that have a token of the component"
+_COVERED: Final = "*over sequences of the component*"
+_STAGES: Final = {
+    "over all sequences": "of the sequences of a step; one without a loss token counts as 0",
+    "over sequences of the component": "of the sequences of a step that have a token of the component",
+    "sampler ratio": "logprob - rollout_logprob, not clamped; r is its exponential",
+    "trust region": "the tokens whose p - p_rollout is neither below -mask_low with A < 0 nor above mask_high with A > 0; ipo: "
+    "whose "
+    "|p - p_rollout| is at most ipo_threshold",
+}
 _REINFORCED: Final = frozenset({"grpo", "dr_grpo", "rloo", "reinforce", "ppo", "gspo", "dapo"})
 """Algorithms whose loss is the policy's alone: distillation adds components, and which token is in which is not recorded."""
 
@@ -92,8 +100,8 @@ _PARTS: Final = {
 
 def _micro_losses() -> Iterator[Name]:
     formula = (
-        "over micro-batches and ranks of sum(-adv_tau A r [kept] + kl_tau (log r)^2) / loss tokens of the step, r = policy / "
-        "sampler: the loss divided by the number of micro-batches and ranks"
+        "over micro-batches and ranks of sum(-adv_tau A r [kept] + kl_tau (log r)^2) / loss tokens of the step, *sampler ratio*: "
+        "the loss divided by the number of micro-batches and ranks"
     )
     for statistic, fold in _PARTS.items():
         made = (Recipe(_SIGNED, fold, when=_DEFAULT), Recipe(_BOTH, fold, when=_IPO))
@@ -142,54 +150,54 @@ PRIME_RL: Final = trainer(
             ),
             Name("entropy/mean", "policy.entropy", definition=_OTHER),
             *_statistics(
-                "mismatch_kl/all", "over the loss tokens of all ranks of r - 1 - log r, r = policy / sampler, unclamped",
+                "mismatch_kl/all", "over the loss tokens of all ranks of k3(*sampler ratio*)",
                 ((_MISMATCH, None, {}),), "nat", metrics={"mean": "mismatch.k3"}, note=_SAMPLER,
             ),
             Name("mismatch_kl/mean", "mismatch.k3", note=_SAMPLER, definition=_OTHER),
             _ratio("kl_ent_ratio/mean"),
             *_statistics(
-                "is_masked", f"{_RECORDED}, of the mean of [outside the trust region]", _region(), "1", fold=_ROWS,
+                "is_masked", f"{_RECORDED}, of the mean of [outside the *trust region*]", _region(), "1", fold=_ROWS,
             ),
             *_statistics(
-                "is_masked_low", f"{_RECORDED}, of the mean of [p - q < -mask_low and A < 0]", _region(sign=-1.0), "1",
+                "is_masked_low", f"{_RECORDED}, of the mean of [p - p_rollout < -mask_low and A < 0]", _region(sign=-1.0), "1",
                 fold=_ROWS,
             ),
             *_statistics(
-                "is_masked_high", f"{_RECORDED}, of the mean of [p - q > mask_high and A > 0]", _region(sign=1.0), "1",
+                "is_masked_high", f"{_RECORDED}, of the mean of [p - p_rollout > mask_high and A > 0]", _region(sign=1.0), "1",
                 fold=_ROWS,
             ),
             *_statistics(
-                "masked_mismatch_kl", f"{_RECORDED}, of the mean of r - 1 - log r over tokens outside the trust region",
+                "masked_mismatch_kl", f"{_RECORDED}, of the mean of k3(*sampler ratio*) over tokens outside the *trust region*",
                 _beyond(_MISMATCH, "moved"), "nat", fold=_ROWS,
             ),
             *_statistics(
-                "unmasked_mismatch_kl", f"{_RECORDED}, of the mean of r - 1 - log r over tokens inside the trust region",
+                "unmasked_mismatch_kl", f"{_RECORDED}, of the mean of k3(*sampler ratio*) over tokens inside the *trust region*",
                 _beyond(_MISMATCH, "stayed"), "nat", fold=_ROWS,
             ),
             *_statistics(
-                "masked_advantage_positive", f"{_RECORDED}, of the mean of [A > 0] over tokens outside the trust region",
+                "masked_advantage_positive", f"{_RECORDED}, of the mean of [A > 0] over tokens outside the *trust region*",
                 _beyond(of("positive", name="advantage"), "moved", ipo=False), "1", fold=_ROWS,
             ),
             *_statistics(
-                "masked_advantage_negative", f"{_RECORDED}, of the mean of [A < 0] over tokens outside the trust region",
+                "masked_advantage_negative", f"{_RECORDED}, of the mean of [A < 0] over tokens outside the *trust region*",
                 _beyond(of("positive", name="advantage", factor=-1.0), "moved", ipo=False), "1", fold=_ROWS,
             ),
             *_statistics(
-                "ref_kl", f"{_COVERED}, of the mean of reference - policy: minus k1",
+                "ref_kl", f"{_COVERED}, of the mean of y: minus the KL",
                 ((of("log_ratio", first="ref_logprob", second="logprob"), None, {}),), "nat", fold=_MEMBERS,
                 metrics={"mean": "ref.kl_k1"}, factor=-1.0, note=_NEGATED,
             ),
             *_statistics(
-                "ref_kl/is_masked", f"{_COVERED}, of the mean of [p - q < -0.2]",
+                "ref_kl/is_masked", f"{_COVERED}, of the mean of [p - p_rollout < -0.2]",
                 ((of("moved", kind="fallen", low=0.2, **_SAMPLED), None, {}),), "1", fold=_MEMBERS,
             ),
             *_statistics(
-                "ref_kl/masked_mismatch_kl", f"{_COVERED}, of the mean of r - 1 - log r where p - q < -0.2",
+                "ref_kl/masked_mismatch_kl", f"{_COVERED}, of the mean of k3(*sampler ratio*) where p - p_rollout < -0.2",
                 ((of("part", of=_MISMATCH, where=of("moved", kind="fallen", low=0.2, **_SAMPLED)), None, {}),), "nat",
                 fold=_MEMBERS,
             ),
             *_statistics(
-                "ref_kl/unmasked_mismatch_kl", f"{_COVERED}, of the mean of r - 1 - log r where p - q >= -0.2",
+                "ref_kl/unmasked_mismatch_kl", f"{_COVERED}, of the mean of k3(*sampler ratio*) where p - p_rollout >= -0.2",
                 ((of("part", of=_MISMATCH, where=of("stayed", kind="fallen", low=0.2, **_SAMPLED)), None, {}),), "nat",
                 fold=_MEMBERS,
             ),
@@ -204,7 +212,7 @@ PRIME_RL: Final = trainer(
                 ((of("column", name="entropy"), _OF_ENVIRONMENT, {}),), "nat",
             ),
             *_statistics(
-                "mismatch_kl/{env}", "over the loss tokens of an environment of r - 1 - log r",
+                "mismatch_kl/{env}", "over the loss tokens of an environment of k3(*sampler ratio*)",
                 ((_MISMATCH, _OF_ENVIRONMENT, {}),), "nat",
             ),
             Name("importance_ratio/mean", "mismatch.exp_mean", definition=_OTHER),
@@ -218,6 +226,7 @@ PRIME_RL: Final = trainer(
             Name("optim/lr", "optim.learning_rate", definition=absent("is set by the schedule")),
             Name("max_vio/mean", None, definition=absent("the load of the experts is not recorded")),
         ),
+        stages=_STAGES,
         marks=(
             "mismatch_kl/all/mean", "mismatch_kl/mean", "entropy/all/mean", "is_masked/mean", "unmasked_mismatch_kl/mean",
             "masked_mismatch_kl/mean", "kl_ent_ratio/mean", "batch/solve_none", "off_policy/max", "reward/all/mean",

@@ -202,6 +202,8 @@ class Trainer:
         caps: metric -> settings of its own (dots for nested ones), the largest of which that is known no value of it exceeds.
         loss_adds_up: whether its total loss is its policy loss - entropy_coef * entropy + kl_coef * KL, each as it is logged.
         leaves_one_out: whether it divides an advantage by the deviation of the others of its group.
+        reads: members of ``config.native``, dotted, that recomputation reads in code of its own, beside those of the recipes.
+        stages: name -> what it stands for in the formulas, where it is written between asterisks; told once for all of them.
     """
 
     name: str
@@ -219,6 +221,8 @@ class Trainer:
     caps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     loss_adds_up: bool = False
     leaves_one_out: bool = False
+    reads: tuple[str, ...] = ()
+    stages: Mapping[str, str] = field(default_factory=dict)
 
 
 class Names:

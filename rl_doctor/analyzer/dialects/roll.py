@@ -23,7 +23,7 @@ from rl_doctor.analyzer.dialects.recipes import (
     of,
 )
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, trainer
-from rl_doctor.analyzer.dialects.roll_actor import ACTOR, RECOMPUTE, RESPONSE
+from rl_doctor.analyzer.dialects.roll_actor import ACTOR, RECOMPUTE, RESPONSE, STAGES
 
 _BETWEEN: Final = absent("statistics between groups are not kept")
 _OF_WIDTH: Final = absent("the width of the responses, which tells those that were cut, is not in the rows")
@@ -235,6 +235,7 @@ ROLL: Final = trainer(
             Name("group/advantage_diff/{statistic}", None, definition=_BETWEEN),
             Name("group/correct_vs_incorrect_advantage_diff/{statistic}", None, definition=_BETWEEN),
         ),
+        stages=STAGES,
         marks=(
             "actor/approxkl", "actor/policykl", "actor/ppo_ratio_clipfrac", "actor/ppo_ratio_high_clipfrac",
             "critic/entropy/mean", "token/response_length/mean", "tokens/response_length/mean", "group/mixed_groups_ratio",

@@ -10,7 +10,13 @@ from rl_doctor.analyzer.dialects.registry import Name
 
 Mask = Literal["response_mask", "loss_mask"]
 _MINIBATCH: Final = ("rollout_step", "epoch", "minibatch")
-_STEPS: Final = "per optimizer step over all ranks, averaged over steps"
+_STEPS: Final = "*per optimizer step*"
+STAGES: Final = {
+    "per optimizer step": "over the samples of all ranks of one optimizer step; mean over the steps",
+    "loss_agg_mode": "token-mean: sum / tokens; seq-mean modes: the row's mean or sum, mean over samples with a token; with "
+    "-norm: "
+    "sum / padded width",
+}
 AGGREGATION: Final = "native.loss_agg_mode|config.loss_agg"
 RECOMPUTE: Final = "native.enable_old_logprobs_recompute"
 _FILTERS: Final = "native.train_infer_correction.filters?"
@@ -31,7 +37,7 @@ _K3: Final = of("estimate", kind="k3", first="ref_logprob", second="logprob", mo
 _PLAIN_WEIGHTS: Final[Mapping[str, tuple[Argument, ...]]] = {
     "native.difficulty_loss_weight?": (None, False), "native.length_loss_weight?": (None, False),
 }  # fmt: skip
-_NORMALISED: Final = "token-mean: sum / tokens; seq-mean-*: over samples with a token, -norm: sum / padded width"
+_NORMALISED: Final = "*loss_agg_mode*"
 
 
 def _modes(value: Of, *, masked: bool, factor: str | None = None) -> Iterator[tuple[str, Of, Fold]]:
@@ -126,7 +132,7 @@ def _engine(what: str, unit: str, metric: str | None = None) -> Name:
         Recipe(value, Fold(row="mean", apart=apart), mask=mask, when={RECOMPUTE: (recompute,)})
         for mask in RESPONSE for recompute, apart in ((False, _MINIBATCH), (True, ()))
     )  # fmt: skip
-    words = {"ratio": "exp(old - engine)", "diff": "exp(old) - exp(engine)"}[what]
+    words = {"ratio": "exp(d)", "diff": "exp(old) - exp(engine)"}[what]
     formula = f"mean over samples of the token mean of {words} of each {unit}; {_STEPS}, or of the batch where old is recomputed"
     return Name(f"actor/train_infer_{what}_{unit}_mean", metric, definition=exact(formula, *recipes))
 
@@ -160,7 +166,7 @@ ACTOR: Final = (
         "actor/pg_loss", "policy.loss_pg",
         note="with token-mean takes the loss of tokens that the filters of correction drop into the sum",
         definition=exact(
-            f"{_NORMALISED}; of -min(r A, clip(r) A), dual clip at 1 + 2 pg_clip, times the engine's ratio; {_STEPS}",
+            f"{_NORMALISED}; of -min(r A, clip(r) A), dual = 1 + 2 pg_clip, times the engine's ratio; {_STEPS}",
             *_aggregated(_LOSS, masked=False, when=_ANY),
         ),
     ),
@@ -180,28 +186,28 @@ ACTOR: Final = (
     Name(
         "actor/kl_loss", "ref.kl_k3",
         definition=exact(
-            f"{_NORMALISED}; of k3 of reference - policy, at most 10, also where use_kl_loss is false; {_STEPS}",
+            f"{_NORMALISED}; of k3(y), at most 10, also where use_kl_loss is false; {_STEPS}",
             *_aggregated(_K3, when=_ANY, unit="nat"),
         ),
     ),
     Name(
         "actor/approxkl", "policy.kl_old_k2",
         definition=exact(
-            f"{_NORMALISED}, over the response; of (new - old)^2 / 2; {_STEPS}",
+            f"{_NORMALISED}, over the response; of k2(x); {_STEPS}",
             *_aggregated(of("estimate", kind="k2"), mask=RESPONSE, when=_ANY, unit="nat"),
         ),
     ),
     Name(
         "actor/policykl", "policy.kl_old_k1", factor=-1.0, note=_SIGN_NOTE,
         definition=exact(
-            f"{_NORMALISED}, over the response; of new - old: the other sign; {_STEPS}",
+            f"{_NORMALISED}, over the response; of x: the other sign; {_STEPS}",
             *_aggregated(of("log_ratio"), mask=RESPONSE, when=_ANY, unit="nat"),
         ),
     ),
     Name(
         "actor/clipfrac", "policy.clip_frac",
         definition=exact(
-            f"{_NORMALISED}, seq-mean-* over the response, token-mean of the final mask; of [clip(r) A < r A]; {_STEPS}",
+            f"{_NORMALISED}, seq-mean modes over the response, token-mean of the final mask; of [clip(r) A < r A]; {_STEPS}",
             *(
                 one
                 for one in _aggregated(of("roll_binds", **_RATIO), masked=False, mask=RESPONSE, when=_ANY)

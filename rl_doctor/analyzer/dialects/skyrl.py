@@ -28,7 +28,14 @@ from rl_doctor.analyzer.dialects.skyrl_policy import (
 )
 
 _FLAGS: Final = Fold(row="sum", empty=True, apart=CELL, stages=MEANS)
-_STAGED: Final = "averaged over micro-batches, ranks, mini-batches and epochs"
+_STAGED: Final = "*averaged*"
+_STAGE_TEXTS: Final = {
+    "averaged": "mean over micro-batches, ranks, mini-batches and epochs",
+    "normalised": "advantages are divided beforehand: by the mini-batch's tokens (token_mean), its rows and each row's tokens "
+    "(sequence_mean), its rows and max_seq_len (seq_mean_token_sum_norm), the micro-batch's tokens and the number of "
+    "micro-batches "
+    "(token_mean_legacy), the prompts and each prompt's tokens (prompt_mean)",
+}
 _REDUCED: Final = absent("is 0 wherever a position is padded or masked: how wide the padding was is not in the rows")
 _RAW: Final = ("score", "reward")
 """Columns of the reward as the environment gave it, the surest first."""
@@ -114,11 +121,8 @@ SKYRL: Final = trainer(
             Name(
                 "policy/policy_loss", "policy.loss_pg",
                 definition=exact(
-                    "sum over tokens of the loss with advantages divided beforehand: by the mini-batch's tokens (token_mean), "
-                    "its rows and each row's tokens (sequence_mean), its rows and max_seq_len (seq_mean_token_sum_norm), the "
-                    "micro-batch's tokens and the number of micro-batches (token_mean_legacy), the prompts and each prompt's "
-                    "tokens (prompt_mean); ratio clamped at exp(+-20), "
-                    "GSPO's at most exp(10), importance_sampling's not; averaged over mini-batches and epochs",
+                    "sum over tokens of the loss, *normalised*; r = exp(clip20(x)), of gspo at most exp(10), of "
+                    "importance_sampling not clamped; mean over mini-batches and epochs",
                     *losses(),
                 ),
             ),
@@ -268,15 +272,15 @@ SKYRL: Final = trainer(
             Name(
                 "critic/critic_loss", "value.loss",
                 definition=exact(
-                    f"half the mean over the rows of a micro-batch of their means of max((v - R)^2, "
-                    f"(clip(v, v_old -+ value_clip) - R)^2), {_STAGED}",
+                    f"half the mean over the rows of a micro-batch of their means of max((V - G)^2, "
+                    f"(clip(V, V_old -+ value_clip) - G)^2), {_STAGED}",
                     Recipe(of("value_error", clip=f"{SET}value_clip?"), ROWS, factor=0.5),
                 ),
             ),
             _token_mean("critic/values_mean", "value.mean", "values", of("column", name="value")),
             _token_mean(
                 "critic/values_clipfrac", "value.clip_frac",
-                "[error of v_old + clip(v - v_old) > error of v], where rounding counts too",
+                "[error of V_old + clip(V - V_old) > error of V], where rounding counts too",
                 of("skyrl_value_clipped", clip=f"{SET}value_clip"),
             ),
             Name("critic/grad_norm", None, definition=_GRADIENTS),
@@ -323,6 +327,7 @@ SKYRL: Final = trainer(
             Name("generate/batch_num_seq", None, definition=absent("is the size of the batch with its padding rows")),
             Name("generate/batch_padded_seq_len", None, definition=absent("the padded width of prompts is not recorded")),
         ),
+        stages=_STAGE_TEXTS,
         marks=(
             "policy/policy_entropy", "policy/policy_kl", "loss/avg_final_rewards", "reward/avg_raw_reward", "policy/final_loss",
             "policy/loss_metrics/clip_ratio", "generate/avg_num_tokens", "reward/avg_pass_at_{n}", "loss/avg_raw_advantages",

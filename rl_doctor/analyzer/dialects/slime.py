@@ -23,10 +23,15 @@ _MEANS: Final[tuple[tuple[Recipe, When], ...]] = (
     (Recipe(of("one"), Fold(row="tokens", empty=True)), {_POOLED: (True,)}),
 )
 """Segments of one rollout have the same session_id; without that every row is a rollout."""
-_STAGES: Final = (
-    "sum over rollouts of (sum over mask of {}) / max(tokens of the rollout, 1), over micro-batches and ranks; / rollouts of the "
-    "step (with calculate_per_token_loss: sum over mask / sum of max(tokens, 1))"
-)
+_STAGES: Final = "*mean over rollouts* of {}"
+_STAGE_TEXTS: Final = {
+    "mean over rollouts": "sum over rollouts of (sum over the rollout's mask / max(its tokens, 1)), over micro-batches and "
+    "ranks; / "
+    "rollouts of the step. With calculate_per_token_loss: sum over mask / sum of max(tokens, 1)",
+    "policy loss": "max(-A r, -A clip(r, 1 - eps_clip, 1 + eps_clip_high)), r = exp(x) without a clamp, dual = eps_clip_c; "
+    "gspo: r of "
+    "the sequence; cispo: -clip(r) A new; times the weight of tis, or the mask of opsm",
+}
 
 _LOW: Final = "config.clip_low|native.eps_clip"
 _HIGH: Final = "config.clip_high|native.eps_clip_high|native.eps_clip"
@@ -102,9 +107,9 @@ _MASKED: Final = of("opsm_share", delta="native.opsm_delta")
 
 def _value(prefix: str) -> tuple[Name, ...]:
     error = _mean(
-        "max((v - R)^2, (clip(v, v_old -+ value_clip) - R)^2), without one half", of("value_error", clip=_VALUE_CLIP), "1"
+        "max((V - G)^2, (clip(V, V_old -+ value_clip) - G)^2), without one half", of("value_error", clip=_VALUE_CLIP), "1"
     )
-    moved = _mean("1[abs(v - v_old) > value_clip]", of("value_moved", clip=_VALUE_CLIP), "1")
+    moved = _mean("1[abs(V - V_old) > value_clip]", of("value_moved", clip=_VALUE_CLIP), "1")
     if not prefix:  # a name that the source has no longer
         error, moved = (replace(one, proof="derived") for one in (error, moved))
     return (
@@ -184,12 +189,13 @@ SLIME: Final = trainer(
                     _rows(of("row", name="reward"), unit="reward"),
                 ),
             ),
-            Name("train/loss", "policy.loss_total", definition=_cases("pg - c_H H + c_KL KL", *_totals(), unit="1")),
+            Name("train/loss", "policy.loss_total", definition=_cases(
+                "policy loss - entropy_coef entropy + kl_loss_coef KL", *_totals(), unit="1"
+            )),
             Name(
                 "train/pg_loss", "policy.loss_pg",
                 definition=_cases(
-                    "max(-A r, -A clip(r, 1 - eps_clip, 1 + eps_clip_high)), r = exp(new - old) without a clamp, dual clip with "
-                    "eps_clip_c; gspo: r of the sequence; cispo: -clip(r) A new; times the weight of tis, or the mask of opsm",
+                    "the *policy loss*",
                     *_losses(), unit="1",
                 ),
             ),
@@ -218,7 +224,7 @@ SLIME: Final = trainer(
             Name(
                 "train/train_rollout_logprob_abs_diff", "mismatch.abs",
                 definition=_cases(
-                    "abs(old - rollout), with use_rollout_logprobs abs(new - rollout)",
+                    "abs(d), with use_rollout_logprobs abs(new - rollout)",
                     (of("abs_log_ratio", first="old_logprob", second="rollout_logprob"), _OWN_OLD),
                     (of("abs_log_ratio", second="rollout_logprob"), {"native.use_rollout_logprobs?": (True,)}),
                 ),
@@ -315,6 +321,7 @@ SLIME: Final = trainer(
             Name("perf/{word}", None, definition=absent("is a time or a throughput")),
             Name("eval/{source}-truncated_ratio", None, definition=_HELD_OUT),
         ),
+        stages=_STAGE_TEXTS,
         marks=(
             "rollout/raw_reward", "rollout/response_lengths", "rollout/response_len/mean", "rollout/truncated_ratio", "lr-pg_0",
             "train/train_rollout_logprob_abs_diff", "train/ois", "rollout/zero_std/count_{reward}", "rollout/log_probs",

@@ -7,7 +7,8 @@ from typing import Final
 
 from rl_doctor.analyzer.dialects.registry import Bounds, Lookup, Trainer, Version, matching, together, trainer
 from rl_doctor.analyzer.dialects.trl_async import ASYNC_NAMES
-from rl_doctor.analyzer.dialects.trl_policy import POLICY_NAMES
+from rl_doctor.analyzer.dialects.trl_async import STAGES as ASYNC_STAGES
+from rl_doctor.analyzer.dialects.trl_policy import POLICY_NAMES, STAGES
 from rl_doctor.analyzer.dialects.trl_ppo import PPO_NAMES
 from rl_doctor.analyzer.dialects.trl_preference import PREFERENCE_NAMES
 
@@ -41,6 +42,17 @@ _SINCE: Final[Mapping[str, Version]] = {
     "policy_loss+entropy_coef": (1, 8),
 }
 
+_READS: Final = (
+    "beta", "delta", "entropy_coef", "epsilon", "epsilon_high", "f_divergence_type", "gradient_accumulation_steps",
+    "importance_sampling_level", "label_smoothing", "ld_alpha", "loss_type", "loss_weights", "mask_truncated_completions",
+    "max_completion_length", "multi_objective_aggregation", "off_policy_mask_threshold", "per_device_train_batch_size",
+    "sapo_temperature_neg", "sapo_temperature_pos", "scale_rewards", "steps_per_generation", "top_entropy_quantile",
+    "use_adaptive_entropy", "use_bias_correction_kl", "use_liger_kernel", "use_liger_loss", "use_vllm", "use_weighting",
+    "vespo_k_neg", "vespo_k_pos", "vespo_lambda_neg", "vespo_lambda_pos", "vllm_importance_sampling_correction",
+    "vllm_importance_sampling_mode",
+)  # fmt: skip
+"""Members of ``config.native`` that ``recompute/trl`` reads."""
+
 TRL: Final = trainer(Trainer(
     name="trl",
     label="TRL",
@@ -72,5 +84,7 @@ TRL: Final = trainer(Trainer(
         ("eval_reward",),
         ("eval_{source}_reward",),
     ),
+    reads=_READS,
+    stages={**STAGES, **ASYNC_STAGES},
     caps={"mismatch.is_weight_mean": ("vllm_importance_sampling_cap", "vllm_importance_sampling_clip_max")},
 ))  # fmt: skip

@@ -10,7 +10,7 @@ from rl_doctor.analyzer.dialects.trl_policy import ABOVE, BELOW
 
 ASYNC: Final = frozenset({"async_grpo"})
 _MICROBATCHES: Final = ("rollout_step", "epoch", "minibatch", "microbatch")
-_MIXED: Final = "sum over the tokens of all ranks / tokens, mean over micro-batches"
+_MIXED: Final = "*mixed mean*"
 
 
 def _async(formula: str, value: Of, unit: str = "1") -> Definition:
@@ -21,7 +21,11 @@ def _async(formula: str, value: Of, unit: str = "1") -> Definition:
 _CLIP: Final = {"low": "config.clip_low|native.epsilon", "high": "config.clip_high|native.epsilon_high|native.epsilon"}
 _POSITIVE: Final = of("positive", name="advantage")
 _NEGATIVE: Final = of("positive", name="advantage", factor=-1.0)
-_SAMPLER: Final = "r = exp(logprob - old_logprob), old_logprob of the engine that sampled"
+_SAMPLER: Final = "*sampler ratio*"
+STAGES: Final = {
+    "mixed mean": "sum over the tokens of all ranks / tokens, mean over micro-batches",
+    "sampler ratio": "r = exp(x), old_logprob being that of the engine that sampled",
+}
 
 ASYNC_NAMES: Final = (
     Name(

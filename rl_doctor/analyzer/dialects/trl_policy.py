@@ -22,17 +22,15 @@ _BONUS: Final[Version] = (1, 10)
 _SCALED_LOSS: Final[Version] = (0, 22)
 
 _OPEN: Final = absent("what it is depends on the version, which is not known")
-_ENTRIES: Final = "mean over micro-batches since the last row"
-_GENERATIONS: Final = "mean over generation batches since the last row"
-_OF_ALL: Final = f"sum over m of all ranks / max(tokens, 1); {_ENTRIES}"
-_OF_RANKS: Final = f"mean over ranks of (sum over m / max(tokens, 1)); {_ENTRIES}"
-_RATIO: Final = (
-    "r = exp(logprob - old_logprob), no clamp, or of its mean over m (importance_sampling_level=sequence: mean over rows)"
-)
+_ENTRIES: Final = "*by update*"
+_GENERATIONS: Final = "*by generation*"
+_OF_ALL: Final = "*token mean*"
+_OF_RANKS: Final = "*mean of token means*"
+_RATIO: Final = "*ratio*"
 BELOW: Final = "1[r < 1 - epsilon and A < 0]"
 ABOVE: Final = "1[r > 1 + epsilon_high and A > 0]"
-_K3: Final = "k3 = exp(x) - 1 - x, x = ref_logprob - logprob, no clamp"
-_MASK: Final = "m = completion mask, times tool mask from 0.26"
+_K3: Final = "k3(y), no clamp"
+_MASK: Final = "*completion mask*"
 
 Span = tuple[Version | None, Version | None, Definition]
 """First version, first version without it, what it is."""
@@ -48,7 +46,7 @@ def by_version(native: str, metric: str | None, spans: Iterable[Span], **more: A
 def _reduced(formula: str) -> tuple[Span, ...]:
     return (
         (TOKEN_WEIGHTED, None, exact(f"{formula}; {_OF_ALL}")),
-        (None, TOKEN_WEIGHTED, exact(f"{formula}; {_OF_RANKS}; before 0.20 a rank without tokens is left out")),
+        (None, TOKEN_WEIGHTED, exact(f"{formula}; {_OF_RANKS}")),
     )
 
 
@@ -93,14 +91,32 @@ def _group_deviation(logged: Lookup) -> bool:
     return _of_batch(logged) is False
 
 
-_LOSS_GRPO: Final = (
-    "L = -min(min(r, delta) A, clip(r, 1 - epsilon, 1 + epsilon_high) A); cispo -min(r, epsilon_high) A logprob; "
-    "sapo -A (4 / tau) "
-    "sigmoid(tau (r - 1)); vespo -phi A logprob; times off-policy mask and engine weight; + beta k3 (times r with "
-    "use_bias_correction_kl). grpo, sapo: mean over rows of means over m; bnpo: mean over m; dr_grpo: sum / (rows "
-    "max_completion_length); luspo: mean over rows of sums; these / accumulation. dapo, cispo, vespo: sum"
-)
-_LOSS_SUM: Final = "mean over ranks of the sum over micro-batches, per step since the last row; not with top_entropy_quantile < 1"
+_LOSS_GRPO: Final = "*policy loss*; dapo, cispo, vespo: sum"
+_LOSS_SUM: Final = "*summed loss*"
+STAGES: Final = {
+    "by update": "mean over the micro-batches since the last row of the log",
+    "by generation": "mean over the generation batches since the last row of the log",
+    "completion mask": "m is the completion mask, from 0.26 times the tool mask",
+    "token mean": "sum over m of all ranks / max(tokens, 1), *by update*",
+    "mean of token means": "mean over ranks of (sum over m / max(tokens, 1)), *by update*; before 0.20 a rank without tokens is "
+    "left "
+    "out",
+    "ratio": "r = exp(x), no clamp, or exp of the mean of x over m (importance_sampling_level=sequence: then means over rows)",
+    "policy loss": "-min(min(r, delta) A, clip(r, 1 - epsilon, 1 + epsilon_high) A); cispo: -min(r, epsilon_high) A logprob; "
+    "sapo: "
+    "-A (4 / tau) sigmoid(tau (r - 1)); vespo: -phi A logprob; each times off-policy mask and engine weight, + beta k3(y) "
+    "(times r "
+    "with use_bias_correction_kl). grpo, sapo: mean over rows of means over m; bnpo: mean over m; dr_grpo: sum / (rows "
+    "max_completion_length); luspo: mean over rows of sums; these / accumulation",
+    "summed loss": "mean over ranks of the sum over micro-batches, per step since the last row; not with top_entropy_quantile < "
+    "1",
+    "counted tokens": "tokens of the completion, those of tools and environments left out from 0.26, before truncated ones are "
+    "masked (from 0.18)",
+    "mean of responses": "mean over the response of each micro-batch; mean over micro-batches, epochs and ranks",
+    "pair means": "mean over the pairs of all ranks, *by update*",
+    "robust loss": "((label_smoothing - 1) log sigmoid(beta z) + label_smoothing log sigmoid(-beta z)) / (1 - 2 label_smoothing)",
+    "margin": "(logps_chosen - ref_chosen) - (logps_rejected - ref_rejected), logprobs summed over the completion",
+}
 _LOSS_SPANS: Final[tuple[Span, ...]] = (
     (
         _BONUS,
@@ -123,7 +139,7 @@ _LOSS_SPANS: Final[tuple[Span, ...]] = (
         None,
         _SCALED_LOSS,
         exact(
-            "L = -min(r A, clip(r) A) + beta k3; grpo, bnpo, dr_grpo as later; 0.16 is bnpo; divided by the "
+            "-min(r A, clip(r) A) + beta k3(y); grpo, bnpo, dr_grpo as later; 0.16 is bnpo; divided by the "
             f"accumulation by the Hugging Face trainer; {_LOSS_SUM}"
         ),
     ),
@@ -147,11 +163,9 @@ def _reward_spans(word: str, *, of_group: str = "") -> tuple[Span, ...]:
 
 
 _REWARD_STD_GROUP: Final = "is the mean of the groups' standard deviations in this version, not that of the batch"
-_COUNTED: Final = (
-    "tokens of the completion, those of tools and environments left out from 0.26, before truncated ones are masked (from 0.18)"
-)
-_SAMPLING: Final = "abs(old_logprob - rollout_logprob) over m, NaN left out (from 1.11)"
-_WEIGHTS: Final = "exp(old_logprob - rollout_logprob), clamped or 0 out of bounds, per token or (sequence modes, 0.26) per row"
+_COUNTED: Final = "*counted tokens*"
+_SAMPLING: Final = "abs(d) over m, NaN left out (from 1.11)"
+_WEIGHTS: Final = "exp(d), clamped or 0 out of bounds, per token or (sequence modes, 0.26) per row"
 _SETTING: Final = absent("is a setting, or follows from what was before with use_adaptive_entropy")
 
 POLICY_NAMES: Final = (
@@ -162,12 +176,12 @@ POLICY_NAMES: Final = (
             (
                 TOKEN_WEIGHTED,
                 None,
-                exact(f"k1 = old_logprob - ref_logprob over the completion mask; sum over all ranks / tokens; {_GENERATIONS}"),
+                exact(f"old_logprob - ref_logprob over the completion mask; sum over all ranks / tokens; {_GENERATIONS}"),
             ),
             (
                 None,
                 TOKEN_WEIGHTED,
-                derived(f"k1 = old_logprob - ref_logprob; mean over ranks of their token means; {_GENERATIONS}"),
+                derived(f"old_logprob - ref_logprob; mean over ranks of their token means; {_GENERATIONS}"),
             ),
         ),
         algorithms=RLOO,
@@ -312,7 +326,7 @@ POLICY_NAMES: Final = (
         "vespo/phi_seq_mean",
         None,
         definition=exact(
-            "phi = exp(lambda + k log w - lambda w) of the row, log w = sum over m of clip(logprob - old_logprob, -+20) "
+            "phi = exp(lambda + k log z - lambda z) of the row, log z = sum over m of clip20(x) "
             f"(+ log of the engine weights) within [log 1e-8, 20]; mean over rows and ranks; {_ENTRIES}"
         ),
     ),

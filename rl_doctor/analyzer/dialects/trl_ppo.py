@@ -10,7 +10,7 @@ from rl_doctor.analyzer.dialects.registry import Name
 _PPO: Final = frozenset({"ppo"})
 _CELLS: Final = Fold(apart=("rank", "rollout_step", "epoch", "minibatch", "microbatch"))
 _CLIP: Final = {"low": "config.clip_low|native.cliprange", "high": "config.clip_high|native.cliprange"}
-_MEANS: Final = "mean over the response of each micro-batch; mean over micro-batches, epochs and ranks"
+_MEANS: Final = "*mean of responses*"
 _PADDED: Final = absent("is a mean over the padded width, of whose padding nothing is stored")
 _POSITION: Final = absent("covers one position after the response, whose value is not recorded")
 _OLD: Final = absent("is of the trainer before 0.12, which is not recomputed")
@@ -80,9 +80,7 @@ PPO_NAMES: Final = (
         "policy/clipfrac_avg",
         "policy.clip_frac",
         algorithms=_PPO,
-        definition=derived(
-            f"1[-A clip(r) > -A r], r = exp(logprob - old_logprob); {_MEANS}", Recipe(of("binds", **_CLIP), _CELLS)
-        ),
+        definition=derived(f"1[-A clip(r) > -A r], r = exp(x); {_MEANS}", Recipe(of("binds", **_CLIP), _CELLS)),
     ),
     Name("ppo/policy/clipfrac", "policy.clip_frac", algorithms=_PPO, definition=_OLD),
     Name("val/ratio", "policy.ratio_mean", algorithms=_PPO, definition=_PADDED),

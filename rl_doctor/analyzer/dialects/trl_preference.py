@@ -12,8 +12,8 @@ _DPO: Final = frozenset({"dpo"})
 _OTHERS: Final = PREFERENCE - _DPO
 _REWARD: Final = frozenset({"reward_model"})
 _SFT: Final = frozenset({"sft"})
-_ENTRIES: Final = "mean over the pairs of all ranks; mean over micro-batches since the last row"
-_MARGIN: Final = "d = (logps_chosen - ref_chosen) - (logps_rejected - ref_rejected), logprobs summed over the completion"
+_ENTRIES: Final = "*pair means*"
+_MARGIN: Final = "z the *margin*"
 _NOT_SCORED: Final = absent("what the model makes of single responses is not recorded")
 _ELSEWHERE: Final = absent("this trainer's rows are not recorded as pairs with a reference")
 _EARLY: Final = absent("before 0.29 the same, but means over tokens with ipo: not recomputed")
@@ -25,8 +25,8 @@ PREFERENCE_NAMES: Final = (
         algorithms=_DPO,
         since=(0, 29),
         definition=exact(
-            f"{_MARGIN}. sigmoid -log sigmoid(beta d); robust ((e - 1) log sigmoid(beta d) + e log sigmoid(-beta d)) / "
-            "(1 - 2 e), e = label_smoothing; hinge max(1 - beta d, 0); ipo (d - 1 / (2 beta))^2 and sigmoid_norm of "
+            f"{_MARGIN}. sigmoid: -log sigmoid(beta z); robust: *robust loss*; hinge: max(1 - beta z, 0); ipo: "
+            "(z - 1 / (2 beta))^2, and sigmoid_norm, of "
             f"logprobs divided by their tokens; times loss_weights; {_ENTRIES}. Other loss types are not recomputed"
         ),
     ),
@@ -43,8 +43,8 @@ PREFERENCE_NAMES: Final = (
         for native, metric, formula in (
             ("rewards/chosen", "pref.chosen_reward", "beta (logps_chosen - ref_chosen)"),
             ("rewards/rejected", "pref.rejected_reward", "beta (logps_rejected - ref_rejected)"),
-            ("rewards/margins", "pref.margin", f"beta d, {_MARGIN}"),
-            ("rewards/accuracies", "pref.accuracy", f"1[d > 0], {_MARGIN}; a tie is wrong"),
+            ("rewards/margins", "pref.margin", f"beta z, {_MARGIN}"),
+            ("rewards/accuracies", "pref.accuracy", f"1[z > 0], {_MARGIN}; a tie is wrong"),
             ("logps/chosen", "pref.chosen_logprob", "logprob summed over the chosen completion"),
             ("logps/rejected", "pref.rejected_logprob", "logprob summed over the rejected completion"),
         )

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from rl_doctor.analyzer.dialects.registry import Bounds, Trainer, Version, trainer
-from rl_doctor.analyzer.dialects.verl_names import VALIDATION, names
+from rl_doctor.analyzer.dialects.verl_names import STAGES, VALIDATION, names
 
 _BATCH: Final = ("critic_score_mean", "response_length_clip_ratio", "prompt_length_clip_ratio")
 _UPDATE: Final = ("actor_pg_loss", "actor_ppo_kl", "actor_pg_clipfrac", "actor_grad_norm", "actor_lr")
@@ -17,6 +17,29 @@ _SINCE: Final[tuple[tuple[str, Version], ...]] = (
     ("actor_rollout_corr_", (0, 8)), ("training_off_policy_trajectory_", (0, 9)), ("rollout_moe_", (0, 9)),
 )  # fmt: skip
 """How names begin, and the version that they came with."""
+
+
+_READS: Final = (
+    *(
+        f"actor_rollout_ref.actor.{name}"
+        for name in (
+            "calculate_entropy", "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "entropy_coeff",
+            "kl_loss_coef", "kl_loss_type", "loss_agg_mode", "policy_loss.dro_beta", "policy_loss.loss_mode",
+            "policy_loss.rollout_correction", "strategy", "tau_neg", "tau_pos", "use_kl_loss",
+        )
+    ),
+    *(
+        f"algorithm.rollout_correction.{name}"
+        for name in (
+            "bypass_mode", "loss_type", "rollout_is", "rollout_is_batch_normalize", "rollout_is_threshold", "rollout_rs",
+            "rollout_rs_threshold", "use_policy_gradient",
+        )
+    ),
+    "algorithm.kl_penalty", "critic.cliprange_value", "critic.loss_agg_mode", "data.max_prompt_length",
+    "trainer.use_legacy_worker_impl", "trainer.use_v1", "trainer.v1.separate_async.parameter_sync_step",
+    "trainer.v1.trainer_mode",
+)  # fmt: skip
+"""Members of ``config.native`` that ``recompute/verl`` reads."""
 
 
 def _dated(names: Collection[str]) -> Bounds:
@@ -65,5 +88,7 @@ VERL: Final = trainer(
         settings={"kl_coef": ("actor/kl_coef", "critic/kl_coeff", "actor/reward_kl_penalty_coeff")},
         caps={"mismatch.is_weight_mean": ("algorithm.rollout_correction.rollout_is_threshold",)},
         loss_adds_up=True,
+        reads=_READS,
+        stages=STAGES,
     )
 )  # fmt: skip

@@ -1,12 +1,11 @@
 """verl: what it calls its numbers, and what each of them is, from 0.5 to 0.9.1.
 
-In the formulas A is the advantage, x = logprob - old_logprob, r = exp(x), m the response mask, w the rollout-correction weight
-(1 without), y = old_logprob - rollout_logprob; clip20 keeps a value within [-20, 20]. Stages are written from the inside out.
+The letters of the formulas are those of ``analyzer/notation.py``; what many share has a name in ``STAGES``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -25,36 +24,53 @@ _PARTS: Final = (
     ("advantage_mean", "adv.mean"), ("token_frac", "token_frac"),
 )  # fmt: skip
 
-_PER_MICRO: Final = "per micro-batch, over sum m + 1e-8; plain mean over micro-batches and ranks, then over mini-batches"
-_FIRST_RANK: Final = "per micro-batch, over sum m + 1e-8; plain mean over the micro-batches of rank 0"
-_PER_MICRO_OLD: Final = "per micro-batch, over sum m + 1e-8; plain mean over the micro-batches of all ranks"
-_AGG: Final = (
-    "aggregated: token-mean sum / N, token-sum, seq-mean-token-sum sum_i / B, seq-mean-token-mean sum_i (sum_t / n_i) / B, -norm "
-    "also over loss_scale_factor or the micro-batch's width; N the mini-batch's loss_mask tokens, B its rows; an empty row "
-    "adds 0"
-)
-_ENGINE: Final = f"{_AGG}; sum over micro-batches, mean over ranks, mean over mini-batches"
-_LOCAL: Final = (
-    "aggregated over the micro-batch by its own tokens or rows with a token (0.5: all rows; -norm of 0.5 and 0.6: sum / W)"
-)
-_TIMES: Final = "times the micro-batch's share of its mini-batch's rows"
-_ALL: Final = "mean over the micro-batches of all ranks"
+_PER_MICRO: Final = "*mean per micro-batch*, then the mean over mini-batches"
+_FIRST_RANK: Final = "*mean per micro-batch*, of rank 0 alone"
+_PER_MICRO_OLD: Final = "*mean per micro-batch*"
+_ENGINE: Final = "*aggregation of the mini-batch*"
+_LOCAL: Final = "*aggregation of the micro-batch*"
 _OLD_STAGES: Final[tuple[tuple[Version | None, Version, str], ...]] = (
     (None, SIX, "mean over the micro-batches of rank 0"),
-    (SIX, SEVEN, f"FSDP: {_TIMES}, then {_ALL}; Megatron: {_ALL}"),
-    (SEVEN, EIGHT, f"FSDP: {_TIMES}, summed over the step, mean over ranks; Megatron: {_ALL}; engine workers as from 0.8"),
-)  # fmt: skip
-_LOSS: Final = (
-    "vanilla max(-A r, -A clip(r, 1 - low, 1 + high)), for A < 0 at most -A c (r = exp(clip20 x), c = 3); gspo with "
-    "r = exp(min(mean_t x, 10)) without c; dppo -A min(r, c) logprob where |p - p_old| or the binary KL is in bounds; "
-    "cispo -clip(r) A logprob; sapo -A sigmoid(tau (r - 1)) 4 / tau; gpg -A logprob; dro -A logprob + beta x^2 / 2; all times w, "
-    "geo_mean -mean_t A exp(mean_t bounded x), plain mean over rows"
+    (SIX, SEVEN, "*mean of 0.6*"),
+    (SEVEN, EIGHT, "*sum of 0.7*"),
 )
-_ITSELF: Final = "gspo averages by seq-mean-token-mean before 0.9.1, sapo always"
-_IN_PLACE: Final = (
-    "0.7 subtracts entropy_coeff times the aggregated entropy in place, so that the logged loss has it (FSDP workers); with one "
-    "mini-batch and one epoch old_logprob is logprob (0.6, 0.7, FSDP)"
-)
+_LOSS: Final = "*policy loss*"
+STAGES: Final[Mapping[str, str]] = {
+    "mean per micro-batch": "sum over m / (tokens in m + 1e-8) of each micro-batch; plain mean over the micro-batches of all "
+    "ranks",
+    "aggregation of the mini-batch": "the loss of the tokens as loss_agg_mode has it: token-mean, sum / tokens of the "
+    "mini-batch; "
+    "token-sum; seq-mean-token-sum, sum / rows of the mini-batch; seq-mean-token-mean, sum over rows of the row's mean / rows of "
+    "the mini-batch; with -norm also / loss_scale_factor, or the width of the micro-batch without one. An empty row adds 0. Then "
+    "the sum over micro-batches, the mean over ranks, the mean over mini-batches",
+    "aggregation of the micro-batch": "the same of each micro-batch, by its own tokens, or by its own rows with a token (0.5: by "
+    "all rows; -norm of 0.5 and 0.6: sum / width)",
+    "mean of 0.6": "FSDP: each micro-batch times its share of its mini-batch's rows, then the mean over the micro-batches of all "
+    "ranks. Megatron: the mean over the micro-batches of all ranks",
+    "sum of 0.7": "FSDP: each micro-batch times its share of its mini-batch's rows, summed over the step, mean over ranks. "
+    "Megatron: the mean over the micro-batches of all ranks. Engine workers: as from 0.8",
+    "policy loss": "by loss_mode, each times w. vanilla: max(-A r, -A clip(r)), where A < 0 at most -A dual, r = exp(clip20(x)), "
+    "dual = clip_ratio_c, by default 3. gspo: the same with r = exp(min(mean_t x, 10)) and without dual, averaged by "
+    "seq-mean-token-mean before 0.9.1. dppo: -A min(r, dual) logprob where |p - p_old| or the binary KL is in bounds. cispo: "
+    "-clip(r) A logprob. sapo: -A sigmoid(tau (r - 1)) 4 / tau, averaged by seq-mean-token-mean. gpg, reinforce: -A logprob. "
+    "dro: "
+    "-A logprob + beta x^2 / 2. geo_mean: -mean_t A exp(mean_t of bounded x), plain mean over rows",
+    "loss of 0.7": "FSDP workers of 0.7 subtract entropy_coeff times the aggregated entropy in place, so that the logged loss "
+    "has "
+    "it; with one mini-batch and one epoch old_logprob is logprob (0.6 and 0.7, FSDP)",
+    "clipped tokens": "gpg, kl_cov, dro, reinforce log none. dppo: tokens left out. cispo: r out of range, whatever A. "
+    "geo_mean: x "
+    "out of range and A > 0. sapo: 0. clip_cov: the tokens that it draws, which cannot be recomputed",
+    "reference KL": "by kl_loss_type: k1(y), |y|, k2(y), or k3(clip20(y)) kept within [-10, 10]; k3+ as k3",
+    "by micro-batch": "with logprob in place of old_logprob, per micro-batch; mean over all micro-batches, or max or min where "
+    "the "
+    "name says so; engine workers of 0.7 as from 0.8",
+    "whole batch": "over the mask of the batch before anything is rejected",
+    "weights": "exp(clip20(d)) per token, or exp(clip20(sum_t d)) per row",
+    "cut weights": "the weights, cut to the threshold; with two bounds 0 outside them",
+    "rejection": "k1(d), k2(d) or k3(d), with clip20(d), per token, or its sum, mean or maximum over the row",
+}  # fmt: skip
+"""What many formulas share -> what it is."""
 
 
 def _has_limit(logged: Lookup) -> bool:
@@ -102,7 +118,7 @@ def _by(native: str, metric: str | None, before: str, version: Version, after: s
 
 
 def _critic_loss() -> Iterator[Name]:
-    formula = "max((v - R)^2, (clip(v, v_old - c, v_old + c) - R)^2) / 2"
+    formula = "max((V - G)^2, (clip(V, V_old -+ cliprange_value) - G)^2) / 2"
     for since, until, stages in _OLD_STAGES:
         yield Name("critic/vf_loss", "value.loss", since=since, until=until, definition=exact(f"{formula}; {_LOCAL}; {stages}"))
     local = f"{formula}; {_LOCAL}; mean over micro-batches and ranks"
@@ -121,17 +137,17 @@ def _batch() -> Iterator[Name]:
                 f"{native}/{one}", metric + one, f"{formula}, rows of length 0 too", SIX, f"{formula}, rows of length 0 left out"
             )
     for native, metric, what in (
-        ("critic/advantages", "adv.{}", "A"), ("critic/returns", "return.{}", "R"), ("critic/values", "value.{}", "v_old"),
+        ("critic/advantages", "adv.{}", "A"), ("critic/returns", "return.{}", "G"), ("critic/values", "value.{}", "V_old"),
     ):  # fmt: skip
         for one in _STATISTICS:
             canonical = metric.format(one) if metric != "value.{}" or one == "mean" else None
             yield Name(f"{native}/{one}", canonical, definition=exact(f"{one} of {what} over the tokens of m"))
-    variance = exact("1 - var(R - v_old) / (var R + 1e-5), ddof 1, over the tokens of m")
+    variance = exact("1 - var(G - V_old) / (var G + 1e-5), ddof 1, over the tokens of m")
     yield Name("critic/vf_explained_var", "value.explained_var", definition=variance)
     length = "tokens of the response, the environment's too"
     for one in _STATISTICS:
         yield Name(f"response_length/{one}", f"length.{one}", measured=one == "mean", definition=exact(f"{one} of {length}"))
-    share = "mean of 1[length = W], W the limit (V0, and before 0.9) or the longest of the batch (V1)"
+    share = "mean of 1[length = the limit (old trainer, and before 0.9) or the longest of the batch (new trainer)]"
     yield Name("response_length/clip_ratio", "length.limit_frac", holds=_has_limit, definition=exact(share))
     note = "is the share as long as the longest response of the batch, not as the limit: it says nothing of truncation"
     yield Name("response_length/clip_ratio", None, note=note, definition=exact(share))
@@ -142,7 +158,7 @@ def _batch() -> Iterator[Name]:
     yield Name("prompt_length/clip_ratio", None, definition=exact(share))
     yield Name("num_turns/mean", "turns.mean", definition=exact("mean of the turns of a trajectory"))
     yield from _statistics("num_turns", None, "{} of the turns of a trajectory", last=("max", "min"))
-    yield from _statistics("training/num_turns", None, "{} of the turns of a trajectory, V1", derived)
+    yield from _statistics("training/num_turns", None, "{} of the turns of a trajectory, new trainer", derived)
     for native, metric, formula in (
         ("trajectory_staleness", "stale.{}", "(step - 1) - newest version that sampled"),
         ("trajectory_staleness_worst", "", "(step - 1) - oldest version that sampled"),
@@ -151,7 +167,7 @@ def _batch() -> Iterator[Name]:
         for one in _STATISTICS:
             canonical = metric.format(one) if metric and one != "min" else None
             native_name = f"training/off_policy/{native}/{one}"
-            yield Name(native_name, canonical, definition=derived(f"{one} over trajectories of {formula}, V1"))
+            yield Name(native_name, canonical, definition=derived(f"{one} over trajectories of {formula}, new trainer"))
 
 
 def _engine_distance() -> Iterator[Name]:
@@ -163,44 +179,45 @@ def _engine_distance() -> Iterator[Name]:
     yield Name("training/rollout_probs_diff_valid", None, definition=exact("1 where m has a token, else 0"))
     correlation = exact("Pearson's correlation of exp(old_logprob) and exp(rollout_logprob) over m")
     yield Name("training/rollout_actor_probs_pearson_corr", "mismatch.prob_corr", definition=correlation)
-    whole = "over the batch's mask from before any rejection"
-    current = "of logprob in place of old_logprob, per micro-batch; mean over all micro-batches, or max or min where so named"
+    whole = "*whole batch*"
+    current = "*by micro-batch*"
     rows = "mean over rows of"
     for key, metric, formula in (
-        ("kl", "mismatch.k1", "mean of -y"), ("k3_kl", "mismatch.k3", "mean of exp(y) - 1 - y, not clipped"),
+        ("kl", "mismatch.k1", "mean of k1(d)"), ("k3_kl", "mismatch.k3", "mean of k3(d), not clipped"),
         ("training_ppl", None, f"{rows} exp(-mean_t old_logprob)"), ("training_log_ppl", None, f"{rows} -mean_t old_logprob"),
         ("rollout_ppl", None, f"{rows} exp(-mean_t rollout_logprob)"),
         ("rollout_log_ppl", None, f"{rows} -mean_t rollout_logprob"),
-        ("log_ppl_diff", None, f"{rows} d = -mean_t y"), ("log_ppl_abs_diff", None, f"{rows} |d|"),
-        ("log_ppl_diff_max", None, "max over rows of d"), ("log_ppl_diff_min", None, "min over rows of d"),
-        ("ppl_ratio", None, f"{rows} exp(d)"), ("chi2_token", None, "mean of exp(2 clip20 y) - 1"),
-        ("chi2_seq", None, f"{rows} exp(2 clip20 sum_t y) - 1"),
+        ("log_ppl_diff", None, f"{rows} -mean_t d"), ("log_ppl_abs_diff", None, f"{rows} |mean_t d|"),
+        ("log_ppl_diff_max", None, "max over rows of -mean_t d"), ("log_ppl_diff_min", None, "min over rows of -mean_t d"),
+        ("ppl_ratio", None, f"{rows} exp(-mean_t d)"), ("chi2_token", None, "mean of exp(2 clip20(d)) - 1"),
+        ("chi2_seq", None, f"{rows} exp(2 clip20(sum_t d)) - 1"),
     ):  # fmt: skip
         yield from _by(
             f"rollout_corr/{key}",
             metric,
-            f"{formula}; {current}; engine workers of 0.7 as from 0.8",
+            f"{formula}; {current}",
             EIGHT,
             f"{formula}; {whole}",
         )
-    raw = "weights u = exp(clip20 y) per token, or exp(clip20 sum_t y) per sequence"
-    cut = f"{raw}, cut to the threshold, or 0 outside lower_upper"
+    raw = "*weights*"
+    cut = "*cut weights*"
     for key, metric, formula in (
         ("mean", "mismatch.is_weight_mean", "mean over tokens"), ("max", None, "max; of sequences not cut"),
-        ("min", None, "min; of sequences not cut"), ("std", None, "sqrt(mean u^2 - (mean u)^2)"),
-        ("eff_sample_size", None, "1 / mean (u / mean u)^2"), ("ratio_fraction_high", None, "share of uncut u above thr"),
-        ("ratio_fraction_low", None, "share of uncut u below 1 / thr or the lower bound"),
+        ("min", None, "min; of sequences not cut"), ("std", None, "sqrt(mean square - squared mean)"),
+        ("eff_sample_size", None, "1 / mean of (weight / mean weight)^2"),
+        ("ratio_fraction_high", None, "share of uncut weights above the threshold"),
+        ("ratio_fraction_low", None, "share of uncut weights below 1 / threshold or the lower bound"),
         ("seq_mean", None, "mean of the rows' means"), ("seq_std", None, "std of the rows' means, ddof 1"),
         ("seq_max", None, "max of the rows' means"), ("seq_min", None, "min of the rows' means"),
         ("seq_max_deviation", None, "max |row's mean - 1|"),
-        ("seq_fraction_high", None, "share of rows' means above thr (0.9: of uncut u)"),
-        ("seq_fraction_low", None, "share of rows' means below 1 / thr (0.9: of uncut u)"),
-        ("batch_norm_factor", None, "mean of cut u over tokens, or over rows with a token (0.6: all rows)"),
+        ("seq_fraction_high", None, "share of rows' means above the threshold (0.9: of uncut weights)"),
+        ("seq_fraction_low", None, "share of rows' means below 1 / threshold (0.9: of uncut weights)"),
+        ("batch_norm_factor", None, "mean of cut weights over tokens, or over rows with a token (0.6: all rows)"),
     ):  # fmt: skip
-        bounded = ", kept within 1 / thr and thr" if key in {"std", "eff_sample_size"} else ""
+        bounded = ", kept within 1 / threshold and threshold" if key in {"std", "eff_sample_size"} else ""
         version = NINE if "seq_fraction" in key else EIGHT
         yield from _by(f"rollout_corr/rollout_is_{key}", metric, f"{formula}; {raw}{bounded}", version, f"{formula}; {cut}")
-    yield Name("rollout_corr/rollout_is_oob_ratio", None, definition=exact("share of tokens outside lower_upper"))
+    yield Name("rollout_corr/rollout_is_oob_ratio", None, definition=exact("share of tokens outside the two bounds"))
     veto = absent("verl 0.6 alone vetoes sequences by their worst token")
     yield Name("rollout_corr/rollout_is_veto_fraction", None, definition=veto)
     yield Name("rollout_corr/rollout_is_catastrophic_token_fraction", None, definition=veto)
@@ -210,9 +227,7 @@ def _engine_distance() -> Iterator[Name]:
 def _rejections() -> Iterator[Name]:
     yield Name("rollout_corr/rollout_rs_masked_fraction", None, definition=exact("share of tokens that are rejected"))
     yield Name("rollout_corr/rollout_rs_seq_masked_fraction", None, definition=exact("share of rows with a rejected token"))
-    estimate = (
-        "{} of k1 = -y, k2 = y^2 / 2 or k3 = exp(y) - 1 - y (y clipped at 20) per token, or its sum, mean or maximum per row"
-    )
+    estimate = "{} of the *rejection* statistic"
     of_rows = ("mean", "std", "max", "min", "max_deviation", "fraction_high", "fraction_low", "masked_fraction")
     for one in (
         *(f"seq_{row}" for row in of_rows),
@@ -250,26 +265,25 @@ def _actor() -> Iterator[Name]:
         "actor/entropy_loss", "policy.entropy", note=note, definition=absent("is older than 0.5 where the engine does not log it")
     )
     for native, metric, formula in (
-        ("actor/ppo_kl", "policy.kl_old_k1", "mean of -clip20 x; not clipped in gspo, clip_cov, geo_mean, dro; kl_cov: |x|"),
+        ("actor/ppo_kl", "policy.kl_old_k1", "mean of -clip20(x); not clipped in gspo, clip_cov, geo_mean, dro; kl_cov: |x|"),
         ("actor/pg_clipfrac", "policy.clip_frac",
-         ("share where -A clip(r) > -A r; gpg, kl_cov, dro, reinforce log none; dppo: tokens left out; cispo: r out of range, "
-         "whatever A; geo_mean: x out of range and A > 0; sapo: 0; clip_cov: the tokens that it draws, not recomputable")),
+         "share where -A clip(r) > -A r, other losses see *clipped tokens*"),
         ("actor/pg_clipfrac_lower", "policy.clip_frac_dual",
-         "share where A < 0 and the clipped loss is above -A c; dppo: r > c, kept; geo_mean: x out of range, A < 0; 0 else"),
+         "share where A < 0 and the clipped loss is above -A dual; dppo: r > dual, kept; geo_mean: x out of range, A < 0"),
     ):  # fmt: skip
         measured = native == "actor/ppo_kl"
         yield Name(native, metric, measured=measured, until=SIX, definition=exact(f"{formula}; {_FIRST_RANK}"))
         yield Name(native, metric, measured=measured, since=SIX, until=EIGHT, definition=exact(f"{formula}; {_PER_MICRO_OLD}"))
         yield Name(native, metric, measured=measured, since=EIGHT, definition=exact(f"{formula}; {_PER_MICRO}"))
         yield Name(native, metric, measured=measured, definition=absent("is averaged in another way by version", formula))
-    yield from _over_versions("actor/pg_loss", "policy.loss_pg", f"{_LOSS}; {_ITSELF}", f"; {_IN_PLACE}")
+    yield from _over_versions("actor/pg_loss", "policy.loss_pg", _LOSS, "; *loss of 0.7*")
     total = exact(f"policy loss - entropy_coeff entropy + kl_loss_coef KL; {_ENGINE}")
     yield Name("actor/loss", "policy.loss_total", definition=total)
-    kinds = "k1 d, abs |d|, k2 d^2 / 2, k3 exp(z) - 1 - z clipped at 10, z = clip20 -d; d = logprob - ref_logprob; k3+ as k3"
+    kinds = "*reference KL*"
     for item in _over_versions("actor/kl_loss", "ref.kl", kinds):
         yield Name(item.native, item.metric, since=item.since, until=item.until, measured=True, definition=item.definition)
     penalty = exact(
-        "mean over all rows of sum_t (m KL(old_logprob, ref_logprob)) / (n + 1e-8), the KL as algorithm.kl_penalty says"
+        "mean over all rows of sum_t KL(old_logprob, ref_logprob) / (tokens in m + 1e-8), the KL as algorithm.kl_penalty says"
     )
     yield Name("actor/reward_kl_penalty", "ref.kl", definition=penalty)
 
@@ -283,7 +297,7 @@ def _names() -> Iterator[Name]:
     setting, clock = absent("is a setting"), absent("is measured by a clock or of the hardware")
     outside = absent("is of gradients or of the optimizer, not of tokens")
     yield from _batch()
-    yield from _by("critic/vpred_mean", "value.mean", f"mean of v; {_FIRST_RANK}", SIX, f"mean of v; {_PER_MICRO_OLD}")
+    yield from _by("critic/vpred_mean", "value.mean", f"mean of V; {_FIRST_RANK}", SIX, f"mean of V; {_PER_MICRO_OLD}")
     yield from _critic_loss()
     clipped = "share where the clipped error is the larger one"
     yield from _by("critic/vf_clipfrac", "value.clip_frac", f"{clipped}; {_FIRST_RANK}", SIX, f"{clipped}; {_PER_MICRO_OLD}")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.groups import Groups, group
 from rl_doctor.analyzer.formulas.segments import Floats, Splits, mean, spread, variance
 from rl_doctor.analyzer.formulas.whitening import whiten
@@ -19,6 +20,7 @@ Labels = NDArray[Any]
 Singles = Literal["raw", "zero"]
 
 
+@checked
 def group_deviation(squares: Floats, sizes: NDArray[np.int64], ddof: int) -> Floats:
     """sqrt(squares / (size - ddof)): standard deviation per group; NaN where the size is at most ``ddof``.
 
@@ -36,6 +38,7 @@ def group_deviation(squares: Floats, sizes: NDArray[np.int64], ddof: int) -> Flo
         return np.sqrt(np.where(sizes > ddof, squares / (sizes - ddof), np.nan))
 
 
+@checked
 def grpo_advantage(centred: Floats, deviation: Floats, eps: float) -> Floats:
     """(r - group mean) / (deviation + eps); the deviation is that of the group or of the batch.
 
@@ -53,6 +56,7 @@ def grpo_advantage(centred: Floats, deviation: Floats, eps: float) -> Floats:
         return centred / (deviation + eps)
 
 
+@checked
 def rloo_advantage(centred: Floats, sizes: NDArray[np.int64]) -> Floats:
     """Reward less the mean of the others: size / (size - 1) * (r - group mean). Source: RLOO, arXiv:2402.14740.
 
@@ -70,6 +74,7 @@ def _centred(rewards: Floats, found: Groups, singles: Singles) -> Floats:
     return np.where(found.sizes == 1, rewards, found.centred) if singles == "raw" else found.centred
 
 
+@checked
 def grpo(rewards: Floats, labels: Labels, *, ddof: int = 1, eps: float = 1e-6, singles: Singles = "raw") -> Floats:
     """(r - group mean) / (group standard deviation + eps).
 
@@ -92,6 +97,7 @@ def grpo(rewards: Floats, labels: Labels, *, ddof: int = 1, eps: float = 1e-6, s
     return grpo_advantage(_centred(rewards, found, singles), deviation, eps)
 
 
+@checked
 def grpo_batch(rewards: Floats, labels: Labels, *, ddof: int = 1, eps: float = 1e-4) -> Floats:
     """(r - group mean) / (standard deviation of all rewards of the batch + eps).
 
@@ -111,6 +117,7 @@ def grpo_batch(rewards: Floats, labels: Labels, *, ddof: int = 1, eps: float = 1
     return grpo_advantage(group(rewards, labels).centred, np.full(len(rewards), deviation), eps)
 
 
+@checked
 def dr_grpo(rewards: Floats, labels: Labels, *, singles: Singles = "raw") -> Floats:
     """Reward less the mean: r - group mean.
 
@@ -129,6 +136,7 @@ def dr_grpo(rewards: Floats, labels: Labels, *, singles: Singles = "raw") -> Flo
     return _centred(rewards, group(rewards, labels), singles)
 
 
+@checked
 def rloo(rewards: Floats, labels: Labels, *, singles: Singles = "raw") -> Floats:
     """Reward less that of the others: r - mean of the others of the group.
 
@@ -147,6 +155,7 @@ def rloo(rewards: Floats, labels: Labels, *, singles: Singles = "raw") -> Floats
     return rloo_advantage(_centred(rewards, found, singles), found.sizes)
 
 
+@checked
 def reinforce_plus_plus_baseline(rewards: Floats, labels: Labels, splits: Splits) -> Floats:
     """Reward less the mean, r - group mean, at each token, whitened over all tokens with ddof 1 and eps 1e-8.
 
@@ -163,6 +172,7 @@ def reinforce_plus_plus_baseline(rewards: Floats, labels: Labels, splits: Splits
     return whiten(spread(dr_grpo(rewards, labels), splits))
 
 
+@checked
 def leave_one_out(rewards: Floats, labels: Labels, *, eps: float = 1e-6) -> Floats:
     """(r - mean of the others) / (standard deviation of the others + eps), divided only where that deviation is above 0.
 
@@ -188,6 +198,7 @@ def leave_one_out(rewards: Floats, labels: Labels, *, eps: float = 1e-6) -> Floa
     return np.where(deviation > 0, centred / (deviation + eps), centred)
 
 
+@checked
 def opo(rewards: Floats, lengths: NDArray[np.int64], labels: Labels) -> Floats:
     """Reward less a weighted mean: r - sum of length times r of the group over its tokens; r itself in a group of one.
 
@@ -207,6 +218,7 @@ def opo(rewards: Floats, lengths: NDArray[np.int64], labels: Labels) -> Floats:
         return np.where(found.sizes == 1, rewards, found.centred - weighted / total)
 
 
+@checked
 def gpg(rewards: Floats, labels: Labels, *, f_norm: float = 1.0) -> Floats:
     """Scaled: alpha (r - group mean) / f_norm, alpha = responses over responses with a reward other than 0.
 
@@ -224,6 +236,7 @@ def gpg(rewards: Floats, labels: Labels, *, f_norm: float = 1.0) -> Floats:
     return alpha * dr_grpo(rewards, labels) / f_norm
 
 
+@checked
 def maxrl(rewards: Floats, labels: Labels, *, eps: float = 1e-6, singles: Singles = "raw") -> Floats:
     """(r - group mean) / (group mean + eps); 0 where all rewards of a group are equal.
 
@@ -245,6 +258,7 @@ def maxrl(rewards: Floats, labels: Labels, *, eps: float = 1e-6, singles: Single
     return np.where(found.sizes == 1, rewards, scaled) if singles == "raw" else scaled
 
 
+@checked
 def grpo_pass_k(rewards: Floats, labels: Labels, *, eps: float = 1e-6, scaled: bool = True) -> Floats:
     """Best minus second best reward at the best response of each group, over (deviation + eps) if scaled; 0 elsewhere.
 
@@ -268,6 +282,7 @@ def grpo_pass_k(rewards: Floats, labels: Labels, *, eps: float = 1e-6, scaled: b
     return grpo_advantage(ahead, group_deviation(found.squares, found.sizes, 1), eps)
 
 
+@checked
 def standardised(values: Floats, *, ddof: int = 1, eps: float = 1e-4) -> Floats:
     """(x - mean of all) / (standard deviation of all + eps), NaN left out of both.
 
@@ -286,6 +301,7 @@ def standardised(values: Floats, *, ddof: int = 1, eps: float = 1e-4) -> Floats:
     return grpo_advantage(values - mean(known), np.full(len(values), deviation), eps)
 
 
+@checked
 def decoupled(rewards: Floats, labels: Labels, weights: Floats, *, eps: float = 1e-6, singles: Singles = "raw") -> Floats:
     """Sum over the rewards of weight times GRPO's advantage of that reward alone; NaN components are left out.
 

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.arguments import checked, positive
 from rl_doctor.analyzer.formulas.segments import Floats
 from rl_doctor.analyzer.states import Sum
 
 Counts = NDArray[np.int64]
 
 
+@checked
 def aggregated(sums: Floats, factors: Floats) -> float:
     """The aggregated loss: sum over sequences of factor times summed loss, correctly rounded in any order.
 
@@ -30,6 +32,7 @@ def aggregated(sums: Floats, factors: Floats) -> float:
     return Sum.of(sums[kept] * factors[kept]).value
 
 
+@checked
 def token_mean(counts: Counts, tokens: float | None = None) -> Floats:
     """Mean over tokens: 1 / tokens.
 
@@ -45,6 +48,7 @@ def token_mean(counts: Counts, tokens: float | None = None) -> Floats:
     return np.full(len(counts), 1.0 / max(int(counts.sum()), 1) if tokens is None else 1.0 / tokens)
 
 
+@checked
 def token_sum(counts: Counts) -> Floats:
     """Sum over tokens: 1. Source: verl 0.9.1, token-sum.
 
@@ -57,6 +61,7 @@ def token_sum(counts: Counts) -> Floats:
     return np.ones(len(counts))
 
 
+@checked
 def sequence_mean_token_sum(counts: Counts, sequences: float | None = None) -> Floats:
     """Mean over sequences of the sum over tokens: 1 / sequences, 0 for an empty sequence.
 
@@ -73,6 +78,7 @@ def sequence_mean_token_sum(counts: Counts, sequences: float | None = None) -> F
     return np.where(filled, 1.0 / (max(int(filled.sum()), 1) if sequences is None else sequences), 0.0)
 
 
+@checked
 def sequence_mean_token_sum_norm(counts: Counts, horizon: float, sequences: float | None = None) -> Floats:
     """Mean over sequences of the sum over tokens, over a constant length: 1 / (sequences horizon).
 
@@ -87,9 +93,11 @@ def sequence_mean_token_sum_norm(counts: Counts, horizon: float, sequences: floa
     Returns:
         float64 ``[sequences]``.
     """
+    positive(horizon=horizon)
     return sequence_mean_token_sum(counts, sequences) / horizon
 
 
+@checked
 def sequence_mean_token_mean(counts: Counts, sequences: float | None = None, eps: float = 0.0) -> Floats:
     """Mean over sequences of the mean over tokens: 1 / (sequences (tokens + eps)), 0 for an empty sequence.
 
@@ -107,6 +115,7 @@ def sequence_mean_token_mean(counts: Counts, sequences: float | None = None, eps
     return sequence_mean_token_sum(counts, sequences) / (np.maximum(counts, 1) + eps)
 
 
+@checked
 def prompt_mean(counts: Counts, group: NDArray[Any]) -> Floats:
     """Mean over prompts of the mean over the tokens of all its responses: 1 / (prompts tokens of the prompt).
 
@@ -125,6 +134,7 @@ def prompt_mean(counts: Counts, group: NDArray[Any]) -> Floats:
     return 1.0 / (len(names) * np.maximum(tokens, 1)[index])
 
 
+@checked
 def window_token_mean(counts: Counts, items: float, ranks: int = 1, share: float = 1.0) -> Floats:
     """Mean over the tokens of an accumulation window, estimated from those of the whole generation batch: ranks / (items share).
 

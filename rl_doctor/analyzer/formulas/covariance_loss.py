@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.policy_loss import surrogate_of_ratio
 from rl_doctor.analyzer.formulas.segments import Bools, Floats, mean
 
 
+@checked
 def covariances(logprob: Floats, advantage: Floats) -> Floats:
     """(A - mean A)(logprob - mean logprob) per token, the means over all tokens given.
 
@@ -23,6 +25,7 @@ def covariances(logprob: Floats, advantage: Floats) -> Floats:
     return (advantage - mean(advantage)) * (logprob - mean(logprob))
 
 
+@checked
 def clip_cov_candidates(covariance: Floats, bound: Bools, lower: float, upper: float) -> Bools:
     """Tokens that clip-cov draws from: lower < covariance < upper where PPO's clip does not bind.
 
@@ -40,6 +43,7 @@ def clip_cov_candidates(covariance: Floats, bound: Bools, lower: float, upper: f
     return (covariance > lower) & (covariance < upper) & ~bound
 
 
+@checked
 def clip_cov_number(tokens: int, candidates: int, share: float) -> int:
     """Number of tokens that clip-cov drops: max(floor(share tokens), 1), at most the number of candidates.
 
@@ -54,6 +58,7 @@ def clip_cov_number(tokens: int, candidates: int, share: float) -> int:
     return min(max(int(share * tokens), 1), candidates)
 
 
+@checked
 def clip_cov_loss(ratio: Floats, advantage: Floats, low: float, high: float, dropped: Bools) -> Floats:
     """PPO's loss max(-A r, -A clip(r, 1 - low, 1 + high)), 0 where dropped.
 
@@ -72,6 +77,7 @@ def clip_cov_loss(ratio: Floats, advantage: Floats, low: float, high: float, dro
     return np.where(dropped, 0.0, surrogate_of_ratio(ratio, advantage, low, high))
 
 
+@checked
 def kl_cov_selected(covariance: Floats, share: float) -> Bools:
     """The max(floor(share n), 1) tokens of the largest covariance; of equal ones the first.
 
@@ -89,6 +95,7 @@ def kl_cov_selected(covariance: Floats, share: float) -> Bools:
     return selected
 
 
+@checked
 def kl_cov_loss(log_ratio: Floats, advantage: Floats, selected: Bools, coef: float) -> Floats:
     """-A r, plus coef abs(log_ratio) where selected.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.kl import binary_kl
 from rl_doctor.analyzer.formulas.segments import Bools, Floats
 
 
+@checked
 def within_total_variation(logprob: Floats, old: Floats, advantage: Floats, low: float, high: float) -> Bools:
     """Where the probability has not moved too far: p - p_old <= high where A > 0, >= -low elsewhere.
 
@@ -27,6 +29,7 @@ def within_total_variation(logprob: Floats, old: Floats, advantage: Floats, low:
     return np.where(advantage > 0, rise <= high, rise >= -low)
 
 
+@checked
 def within_binary_kl(logprob: Floats, old: Floats, advantage: Floats, low: float, high: float, eps: float = 1e-8) -> Bools:
     """Where the binary KL of the old policy from the current one is at most high where A > 0 and low elsewhere.
 
@@ -50,6 +53,7 @@ def within_binary_kl(logprob: Floats, old: Floats, advantage: Floats, low: float
     return np.where(advantage > 0, rising, falling)
 
 
+@checked
 def dppo_loss(ratio: Floats, advantage: Floats, logprob: Floats, keep: Bools, cap: float) -> Floats:
     """-A min(r, cap) logprob where kept, else 0, with the ratio held constant.
 
@@ -68,6 +72,7 @@ def dppo_loss(ratio: Floats, advantage: Floats, logprob: Floats, keep: Bools, ca
     return np.where(keep, -advantage * np.minimum(ratio, cap) * logprob, 0.0)
 
 
+@checked
 def dppo_capped(ratio: Floats, keep: Bools, cap: float) -> Bools:
     """Where DPPO cuts the ratio of a kept token: r > cap. Source: verl 0.9.1, ``actor/pg_clipfrac_lower`` of dppo_tv and dppo_kl.
 
@@ -82,6 +87,7 @@ def dppo_capped(ratio: Floats, keep: Bools, cap: float) -> Bools:
     return keep & (ratio > cap)
 
 
+@checked
 def kept_ratio_loss(log_ratio: Floats, advantage: Floats, keep: Bools, kl_coef: float) -> Floats:
     """kl_coef log_ratio^2 - A r where kept, kl_coef log_ratio^2 elsewhere.
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.arguments import checked, positive, refused
 from rl_doctor.analyzer.formulas.segments import Bools, Floats
 
 _ROWS: Final = 16
@@ -35,6 +36,7 @@ def _weighed(logits: NDArray[Any], temperature: float) -> LogitSums:
     return LogitSums(top, mass.sum(axis=1), moment.sum(axis=1))
 
 
+@checked
 def logit_sums(logits: NDArray[Any], temperature: float = 1.0) -> LogitSums:
     """Top, sum of exp(z) and sum of exp(z) z over the vocabulary, z = logit / temperature - top.
 
@@ -47,6 +49,7 @@ def logit_sums(logits: NDArray[Any], temperature: float = 1.0) -> LogitSums:
     Returns:
         Three float64 ``[n]``.
     """
+    positive(temperature=temperature)
     count = len(logits)
     found = LogitSums(np.full(count, -np.inf), np.zeros(count), np.zeros(count))
     for rows in _slices(count, _ROWS):
@@ -62,6 +65,7 @@ def _slices(size: int, step: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, size, step))
 
 
+@checked
 def merged(left: LogitSums, right: LogitSums) -> LogitSums:
     """What holds for two parts of the vocabulary together: both sums moved to the larger top, and added.
 
@@ -85,6 +89,7 @@ def merged(left: LogitSums, right: LogitSums) -> LogitSums:
     return LogitSums(top, mass, moment)
 
 
+@checked
 def entropy_of(sums: LogitSums) -> Floats:
     """Log of the mass - moment / mass: the entropy. Source: Shannon; verl 0.9.1, ``entropy_from_logits``, with the sums merged.
 
@@ -98,6 +103,7 @@ def entropy_of(sums: LogitSums) -> Floats:
         return np.log(sums.mass) - sums.moment / sums.mass
 
 
+@checked
 def log_normaliser(sums: LogitSums) -> Floats:
     """Logarithm of the sum of exp(logit), top + log mass: the logit of a token minus this is its logprob. Source: arithmetic.
 
@@ -111,6 +117,7 @@ def log_normaliser(sums: LogitSums) -> Floats:
         return sums.top + np.log(sums.mass)
 
 
+@checked
 def entropy(logits: NDArray[Any], temperature: float = 1.0) -> Floats:
     """logsumexp(l) - sum of softmax(l) l, l = logits / temperature.
 
@@ -127,6 +134,7 @@ def entropy(logits: NDArray[Any], temperature: float = 1.0) -> Floats:
     return entropy_of(logit_sums(logits, temperature))
 
 
+@checked
 def sampled_entropy(logprob: Floats, log_weight: Floats) -> Floats:
     """-exp(log_weight) logprob: its mean over samples of the engine estimates the entropy of the policy.
 
@@ -143,6 +151,7 @@ def sampled_entropy(logprob: Floats, log_weight: Floats) -> Floats:
         return -np.exp(log_weight) * logprob
 
 
+@checked
 def high_entropy(entropies: Floats, quantile: float) -> Bools:
     """Where the entropy is at least that quantile of all, linearly interpolated; the others are left out of the loss.
 
@@ -155,4 +164,6 @@ def high_entropy(entropies: Floats, quantile: float) -> Bools:
     Returns:
         bool ``[n]``.
     """
+    if not 0.0 <= quantile <= 1.0:
+        raise refused("quantile", "a number from 0 to 1", quantile)
     return entropies >= np.quantile(entropies, quantile) if len(entropies) else np.zeros(0, np.bool_)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.returns import discounted_sums
 from rl_doctor.analyzer.formulas.segments import Floats, Splits, segment_sums
 
@@ -93,6 +94,7 @@ class Groups:
         return found
 
 
+@checked
 def group(values: Floats, labels: NDArray[Any]) -> Groups:
     """The values of responses by the prompt that they answer. Source: arithmetic.
 

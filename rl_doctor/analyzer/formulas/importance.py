@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.segments import Bools, Floats, Splits, mean, segment_means, segment_sums
 
 
+@checked
 def token_weights(log_ratio: Floats, clamp: float = 20.0) -> Floats:
     """exp(clip(log_ratio, -clamp, clamp)).
 
@@ -26,6 +28,7 @@ def token_weights(log_ratio: Floats, clamp: float = 20.0) -> Floats:
         return np.exp(np.clip(log_ratio, -clamp, clamp))
 
 
+@checked
 def sequence_weights(log_ratio: Floats, splits: Splits, clamp: float = 20.0) -> Floats:
     """exp(clip(sum of log_ratio over the sequence, -clamp, clamp)); 1 for an empty one.
 
@@ -43,6 +46,7 @@ def sequence_weights(log_ratio: Floats, splits: Splits, clamp: float = 20.0) -> 
     return token_weights(segment_sums(log_ratio, splits), clamp)
 
 
+@checked
 def geometric_weights(log_ratio: Floats, splits: Splits) -> Floats:
     """exp(mean of log_ratio over the sequence); 1 for an empty one.
 
@@ -59,6 +63,7 @@ def geometric_weights(log_ratio: Floats, splits: Splits) -> Floats:
         return np.exp(segment_means(log_ratio, splits))
 
 
+@checked
 def truncated(weights: Floats, upper: float, lower: float = 0.0) -> Floats:
     """min(max(w, lower), upper): truncated importance sampling.
 
@@ -76,6 +81,7 @@ def truncated(weights: Floats, upper: float, lower: float = 0.0) -> Floats:
     return np.minimum(np.maximum(weights, lower), upper)
 
 
+@checked
 def dropped_outside(weights: Floats, lower: float, upper: float) -> Floats:
     """The weight where lower <= w <= upper, else 0: IcePop.
 
@@ -92,6 +98,7 @@ def dropped_outside(weights: Floats, lower: float, upper: float) -> Floats:
     return np.where((weights >= lower) & (weights <= upper), weights, np.where(np.isnan(weights), np.nan, 0.0))
 
 
+@checked
 def outside_bounds(weights: Floats, lower: float, upper: float) -> Bools:
     """Where w < lower or w > upper.
 
@@ -109,6 +116,7 @@ def outside_bounds(weights: Floats, lower: float, upper: float) -> Bools:
     return (weights < lower) | (weights > upper)
 
 
+@checked
 def normalised(weights: Floats, average: float, least: float = 1e-8) -> Floats:
     """The weight over the average, or as it is where the average is at most ``least``.
 
@@ -125,6 +133,7 @@ def normalised(weights: Floats, average: float, least: float = 1e-8) -> Floats:
     return weights / average if average > least else weights
 
 
+@checked
 def effective_share(weights: Floats, upper: float = np.inf, eps: float = 0.0) -> float:
     """1 / mean((w / (mean w + eps))^2), w at most ``upper``: effective sample size over the number of samples, in (0, 1].
 
@@ -140,6 +149,7 @@ def effective_share(weights: Floats, upper: float = np.inf, eps: float = 0.0) ->
     return 1.0 / square
 
 
+@checked
 def weight_deviation(weights: Floats, upper: float = np.inf) -> float:
     """sqrt(mean((w - mean w)^2)), w within [0, upper]; 0 for one token.
 
@@ -153,6 +163,7 @@ def weight_deviation(weights: Floats, upper: float = np.inf) -> float:
     return float(np.sqrt(mean((cut - mean(cut)) ** 2)))
 
 
+@checked
 def chi_squared_tokens(log_ratio: Floats, clamp: float = 20.0) -> float:
     """mean(exp(2 clip(log_ratio))) - 1 over tokens: the chi-squared divergence of the policy from the engine.
 
@@ -165,6 +176,7 @@ def chi_squared_tokens(log_ratio: Floats, clamp: float = 20.0) -> float:
     return mean(np.expm1(2.0 * np.clip(log_ratio, -clamp, clamp)))
 
 
+@checked
 def chi_squared_sequences(log_ratio: Floats, splits: Splits, clamp: float = 20.0) -> float:
     """mean(exp(2 clip(sum of log_ratio))) - 1 over sequences.
 
@@ -178,6 +190,7 @@ def chi_squared_sequences(log_ratio: Floats, splits: Splits, clamp: float = 20.0
     return chi_squared_tokens(segment_sums(log_ratio, splits), clamp)
 
 
+@checked
 def log_perplexity(logprob: Floats, splits: Splits) -> Floats:
     """-mean of the logprobs of each sequence; 0 for an empty one. Its exponential is the perplexity.
 
@@ -195,6 +208,7 @@ def log_perplexity(logprob: Floats, splits: Splits) -> Floats:
     return -segment_means(logprob, splits)
 
 
+@checked
 def probability_change(logprob: Floats, other: Floats) -> Floats:
     """exp(abs(logprob - other)). Source: NeMo-RL, ``token_mult_prob_error``.
 

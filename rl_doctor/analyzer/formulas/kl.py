@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked, refused
 from rl_doctor.analyzer.formulas.segments import Floats
 
 _NEAR_ZERO: Final = 0.25
@@ -18,6 +19,7 @@ _COTH: Final = (1 / 12, -1 / 720, 1 / 30_240, -1 / 1_209_600, 1 / 47_900_160)
 """Terms of x/2 coth(x/2) = 1 + x^2 (1/12 - x^2/720 + ...): B_2k / (2k)!."""
 
 
+@checked
 def k1(x: Floats) -> Floats:
     """Minus the log-ratio: -x. Without bias, of either sign.
 
@@ -32,6 +34,7 @@ def k1(x: Floats) -> Floats:
     return -x
 
 
+@checked
 def k2(x: Floats) -> Floats:
     """Half the squared log-ratio: x^2 / 2. Its gradient, not its value, is that of the KL on average.
 
@@ -46,6 +49,7 @@ def k2(x: Floats) -> Floats:
     return 0.5 * x * x
 
 
+@checked
 def k3(x: Floats) -> Floats:
     """exp(x) - 1 - x, to a relative error of a few ulp at any x. Without bias and never negative.
 
@@ -78,6 +82,7 @@ def k3(x: Floats) -> Floats:
     return square
 
 
+@checked
 def absolute(x: Floats) -> Floats:
     """The absolute log-ratio: abs x. Source: verl 0.9.1, ``kl_penalty`` (abs); its kl_cov loss logs it as ``ppo_kl``.
 
@@ -90,6 +95,7 @@ def absolute(x: Floats) -> Floats:
     return np.abs(x)
 
 
+@checked
 def bounded(values: Floats, limit: float) -> Floats:
     """An estimate kept within [-limit, limit]. Source: NeMo-RL, ``calculate_kl``; OpenRLHF 0.11.2, ``compute_approx_kl``.
 
@@ -103,6 +109,7 @@ def bounded(values: Floats, limit: float) -> Floats:
     return np.clip(values, -limit, limit)
 
 
+@checked
 def low_var_kl(x: Floats, clamp: float = 20.0, limit: float = 10.0) -> Floats:
     """K3 of x kept within [-clamp, clamp], itself kept within [-limit, limit].
 
@@ -119,6 +126,7 @@ def low_var_kl(x: Floats, clamp: float = 20.0, limit: float = 10.0) -> Floats:
     return bounded(k3(np.clip(x, -clamp, clamp)), limit)
 
 
+@checked
 def bias_corrected_k3(x: Floats, log_ratio: Floats) -> Floats:
     """(exp(x) - 1 - x) * exp(log_ratio): k3 of samples of the old policy, weighted to those of the current one.
 
@@ -141,6 +149,7 @@ ESTIMATORS: Final[Mapping[str, Callable[[Floats], Floats]]] = {
 """verl's estimators by the names in its configuration."""
 
 
+@checked
 def penalty(x: Floats, kind: str) -> Floats:
     """The estimate that verl calls ``kind``: k1 or kl, k2 or mse, abs, and k3 or low_var_kl with its bounds.
 
@@ -155,11 +164,15 @@ def penalty(x: Floats, kind: str) -> Floats:
         float64 ``[n]``, nat.
 
     Raises:
-        KeyError: of any other name.
+        ValueError: of any other name.
     """
-    return ESTIMATORS[kind.removesuffix("+")](x)
+    estimator = ESTIMATORS.get(kind.removesuffix("+"))
+    if estimator is None:
+        raise refused("kind", f"one of {', '.join(ESTIMATORS)}, with or without + behind it", kind)
+    return estimator(x)
 
 
+@checked
 def total_variation(logprob: Floats, other: Floats) -> Floats:
     """Change of the sampled token's probability: abs(exp(logprob) - exp(other)).
 
@@ -178,6 +191,7 @@ def total_variation(logprob: Floats, other: Floats) -> Floats:
     return found
 
 
+@checked
 def binary_kl(logprob: Floats, other: Floats, eps: float = 1e-8) -> Floats:
     """KL between "this token" and "any other" under p = exp(logprob) and q = exp(other).
 
@@ -198,6 +212,7 @@ def binary_kl(logprob: Floats, other: Floats, eps: float = 1e-8) -> Floats:
     return found
 
 
+@checked
 def floored_binary_kl(logprob: Floats, other: Floats, floor: float = 1e-6) -> Floats:
     """``binary_kl`` of probabilities that are kept within [floor, 1 - floor]: p log(p/q) + (1 - p) log((1 - p) / (1 - q)).
 
@@ -216,6 +231,7 @@ def floored_binary_kl(logprob: Floats, other: Floats, floor: float = 1e-6) -> Fl
     return found
 
 
+@checked
 def jensen_shannon(logprob: Floats, other: Floats) -> Floats:
     """Half of k3 of logprob - m and half of k3 of other - m, m = log((exp(logprob) + exp(other)) / 2).
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.segments import Bools, Floats
 
 
@@ -21,6 +22,7 @@ class Surrogate(NamedTuple):
     ceiling: Floats
 
 
+@checked
 def surrogate_pieces(ratio: Floats, advantage: Floats, low: float, high: float, dual: float = np.inf) -> Surrogate:
     """The pieces of PPO's loss: -A r, -A clip(r, 1 - low, 1 + high), -A dual.
 
@@ -41,6 +43,7 @@ def surrogate_pieces(ratio: Floats, advantage: Floats, low: float, high: float, 
         return Surrogate(-advantage * ratio, -advantage * clipped, -advantage * dual)
 
 
+@checked
 def surrogate_of_ratio(ratio: Floats, advantage: Floats, low: float, high: float, dual: float | None = None) -> Floats:
     """max(-A r, -A clip(r, 1 - low, 1 + high)); with dual clip where A < 0 at most -A dual.
 
@@ -64,6 +67,7 @@ def surrogate_of_ratio(ratio: Floats, advantage: Floats, low: float, high: float
     return loss
 
 
+@checked
 def surrogate_loss(log_ratio: Floats, advantage: Floats, low: float, high: float, dual: float | None = None) -> Floats:
     """``surrogate_of_ratio`` of r = exp(log_ratio): max(-A r, -A clip(r, 1 - low, 1 + high)), where A < 0 at most -A dual.
 
@@ -83,6 +87,7 @@ def surrogate_loss(log_ratio: Floats, advantage: Floats, low: float, high: float
         return surrogate_of_ratio(np.exp(log_ratio), advantage, low, high, dual)
 
 
+@checked
 def dual_clip_only_loss(ratio: Floats, advantage: Floats, dual: float) -> Floats:
     """-A min(r, dual) where A < 0, -A r elsewhere: dual clip without PPO's own, which is a mistake in an implementation.
 
@@ -100,6 +105,7 @@ def dual_clip_only_loss(ratio: Floats, advantage: Floats, dual: float) -> Floats
         return -advantage * np.where(advantage < 0, np.minimum(ratio, dual), ratio)
 
 
+@checked
 def delta_clamped_loss(ratio: Floats, advantage: Floats, low: float, high: float, delta: float) -> Floats:
     """max(-A min(r, delta), -A clip(r, 1 - low, 1 + high)): the unclipped side is bounded from above, for both signs of A.
 
@@ -120,6 +126,7 @@ def delta_clamped_loss(ratio: Floats, advantage: Floats, low: float, high: float
         return np.maximum(-advantage * np.minimum(ratio, delta), pieces.clipped)
 
 
+@checked
 def binds(ratio: Floats, advantage: Floats, low: float, high: float) -> Bools:
     """Where the clipped loss is the larger one, -A clip(r) > -A r; never at A = 0.
 
@@ -137,6 +144,7 @@ def binds(ratio: Floats, advantage: Floats, low: float, high: float) -> Bools:
     return binds_below(ratio, advantage, low) | binds_above(ratio, advantage, high)
 
 
+@checked
 def binds_below(ratio: Floats, advantage: Floats, low: float) -> Bools:
     """Where the lower bound binds: r < 1 - low and A < 0. Source: TRL 1.16, ``clip_ratio/low_mean``.
 
@@ -151,6 +159,7 @@ def binds_below(ratio: Floats, advantage: Floats, low: float) -> Bools:
     return (ratio < 1.0 - low) & (advantage < 0)
 
 
+@checked
 def binds_above(ratio: Floats, advantage: Floats, high: float) -> Bools:
     """Where the upper bound binds: r > 1 + high and A > 0. Source: TRL 1.16, ``clip_ratio/high_mean``.
 
@@ -165,6 +174,7 @@ def binds_above(ratio: Floats, advantage: Floats, high: float) -> Bools:
     return (ratio > 1.0 + high) & (advantage > 0)
 
 
+@checked
 def dual_binds(ratio: Floats, advantage: Floats, low: float, dual: float) -> Bools:
     """Where dual clip binds: A < 0 and the clipped loss above -A dual, so max(r, 1 - low) > dual.
 
@@ -182,6 +192,7 @@ def dual_binds(ratio: Floats, advantage: Floats, low: float, dual: float) -> Boo
     return (advantage < 0) & (np.maximum(ratio, 1.0 - low) > dual)
 
 
+@checked
 def outside(ratio: Floats, low: float, high: float) -> Bools:
     """Where the ratio is out of its range whatever the sign of the advantage: r < 1 - low or r > 1 + high.
 
@@ -198,6 +209,7 @@ def outside(ratio: Floats, low: float, high: float) -> Bools:
     return (ratio < 1.0 - low) | (ratio > 1.0 + high)
 
 
+@checked
 def cispo_loss(ratio: Floats, advantage: Floats, logprob: Floats, low: float, high: float) -> Floats:
     """-clip(r, 1 - low, 1 + high) A logprob, with the clipped ratio held constant. The cap is relative.
 
@@ -216,6 +228,7 @@ def cispo_loss(ratio: Floats, advantage: Floats, logprob: Floats, low: float, hi
     return -np.clip(ratio, 1.0 - low, 1.0 + high) * advantage * logprob
 
 
+@checked
 def cispo_capped_loss(ratio: Floats, advantage: Floats, logprob: Floats, cap: float) -> Floats:
     """-min(r, cap) A logprob, with the capped ratio held constant. The cap is absolute and there is no lower bound.
 
@@ -233,6 +246,7 @@ def cispo_capped_loss(ratio: Floats, advantage: Floats, logprob: Floats, cap: fl
     return -np.minimum(ratio, cap) * advantage * logprob
 
 
+@checked
 def cispo_capped(ratio: Floats, advantage: Floats, cap: float) -> Bools:
     """Where the absolute cap of CISPO binds and the advantage is positive: r > cap and A > 0.
 
@@ -249,6 +263,7 @@ def cispo_capped(ratio: Floats, advantage: Floats, cap: float) -> Bools:
     return (ratio > cap) & (advantage > 0)
 
 
+@checked
 def reinforce_loss(logprob: Floats, advantage: Floats) -> Floats:
     """-A logprob.
 
@@ -264,6 +279,7 @@ def reinforce_loss(logprob: Floats, advantage: Floats) -> Floats:
     return -logprob * advantage
 
 
+@checked
 def dro_loss(logprob: Floats, log_ratio: Floats, advantage: Floats, beta: float) -> Floats:
     """-(A logprob - beta / 2 log_ratio^2).
 
@@ -281,6 +297,7 @@ def dro_loss(logprob: Floats, log_ratio: Floats, advantage: Floats, beta: float)
     return 0.5 * beta * log_ratio * log_ratio - logprob * advantage
 
 
+@checked
 def sapo_loss(ratio: Floats, advantage: Floats, positive: float, negative: float) -> Floats:
     """-A (4 / tau) sigmoid(tau (r - 1)), tau = positive where A > 0, else negative.
 

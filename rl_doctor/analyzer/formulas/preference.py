@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked, positive, refused
 from rl_doctor.analyzer.formulas.segments import Bools, Floats
 
 
+@checked
 def log_sigmoid(x: Floats) -> Floats:
     """-log(1 + exp(-x)), without overflow. Source: arithmetic.
 
@@ -19,6 +21,7 @@ def log_sigmoid(x: Floats) -> Floats:
     return np.minimum(x, 0.0) - np.log1p(np.exp(-np.abs(x)))
 
 
+@checked
 def preference_logits(chosen: Floats, rejected: Floats, ref_chosen: Floats, ref_rejected: Floats) -> Floats:
     """(chosen - ref_chosen) - (rejected - ref_rejected): how much more it is preferred than by the reference.
 
@@ -36,6 +39,7 @@ def preference_logits(chosen: Floats, rejected: Floats, ref_chosen: Floats, ref_
     return (chosen - ref_chosen) - (rejected - ref_rejected)
 
 
+@checked
 def implicit_reward(logprob: Floats, ref_logprob: Floats, beta: float) -> Floats:
     """Beta (logprob - ref_logprob) of a response. Source: DPO, arXiv:2305.18290, eq. 5; TRL 1.16, ``rewards/chosen``.
 
@@ -50,6 +54,7 @@ def implicit_reward(logprob: Floats, ref_logprob: Floats, beta: float) -> Floats
     return beta * (logprob - ref_logprob)
 
 
+@checked
 def dpo_loss(logits: Floats, beta: float, smoothing: float = 0.0) -> Floats:
     """-(1 - smoothing) log sigmoid(beta logits) - smoothing log sigmoid(-beta logits).
 
@@ -66,6 +71,7 @@ def dpo_loss(logits: Floats, beta: float, smoothing: float = 0.0) -> Floats:
     return -(1.0 - smoothing) * log_sigmoid(beta * logits) - smoothing * log_sigmoid(-beta * logits)
 
 
+@checked
 def robust_dpo_loss(logits: Floats, beta: float, smoothing: float) -> Floats:
     """((smoothing - 1) log sigmoid(beta logits) + smoothing log sigmoid(-beta logits)) / (1 - 2 smoothing).
 
@@ -79,10 +85,13 @@ def robust_dpo_loss(logits: Floats, beta: float, smoothing: float) -> Floats:
     Returns:
         float64 ``[pairs]``, nat.
     """
+    if smoothing == 0.5:
+        raise refused("smoothing", "a share other than 1/2", smoothing)
     kept, flipped = log_sigmoid(beta * logits), log_sigmoid(-beta * logits)
     return (smoothing * flipped - (1.0 - smoothing) * kept) / (1.0 - 2.0 * smoothing)
 
 
+@checked
 def ipo_loss(logits: Floats, beta: float) -> Floats:
     """(logits - 1 / (2 beta))^2.
 
@@ -95,9 +104,11 @@ def ipo_loss(logits: Floats, beta: float) -> Floats:
     Returns:
         float64 ``[pairs]``.
     """
+    positive(beta=beta)
     return (logits - 0.5 / beta) ** 2
 
 
+@checked
 def hinge_loss(logits: Floats, beta: float) -> Floats:
     """max(1 - beta logits, 0). Source: SLiC, arXiv:2305.10425; TRL 1.16, hinge.
 
@@ -111,6 +122,7 @@ def hinge_loss(logits: Floats, beta: float) -> Floats:
     return np.maximum(1.0 - beta * logits, 0.0)
 
 
+@checked
 def prefers_chosen(chosen_reward: Floats, rejected_reward: Floats) -> Bools:
     """Where the chosen response has the higher reward; their share is the accuracy.
 

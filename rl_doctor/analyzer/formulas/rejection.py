@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.kl import floored_binary_kl, k1, k2, k3, total_variation
 from rl_doctor.analyzer.formulas.segments import (
     Bools,
@@ -22,6 +23,7 @@ Kind = Literal["k1", "k2", "k3"]
 _KINDS: Final = {"k1": k1, "k2": k2, "k3": k3}
 
 
+@checked
 def statistic(log_ratio: Floats, splits: Splits, over: Over, kind: Kind, clamp: float = 20.0) -> Floats:
     """The estimate k1, k2 or k3 of clip(log_ratio), per token, or its sum, mean or maximum over the sequence.
 
@@ -46,6 +48,7 @@ def statistic(log_ratio: Floats, splits: Splits, over: Over, kind: Kind, clamp: 
     return segment_sums(tokens, splits) if over == "seq_sum" else segment_means(tokens, splits)
 
 
+@checked
 def kept(values: Floats, upper: float, lower: float = -np.inf) -> Bools:
     """Where lower <= statistic <= upper.
 
@@ -63,6 +66,7 @@ def kept(values: Floats, upper: float, lower: float = -np.inf) -> Bools:
     return (values >= lower) & (values <= upper)
 
 
+@checked
 def kept_tokens(
     log_ratio: Floats, splits: Splits, over: Over, kind: Kind, bounds: tuple[float, float], clamp: float = 20.0
 ) -> Bools:
@@ -85,6 +89,7 @@ def kept_tokens(
     return found if over == "token" else spread(found, splits)
 
 
+@checked
 def engine_gate(old: Floats, rollout: Floats, kind: Literal["ratio", "binary_kl", "tv"]) -> Floats:
     """What OpenRLHF bounds per token: log of the ratio old / rollout, binary KL, or change of the probability.
 
@@ -107,6 +112,7 @@ def engine_gate(old: Floats, rollout: Floats, kind: Literal["ratio", "binary_kl"
     return total_variation(np.clip(rollout, low, high), np.clip(old, low, high))
 
 
+@checked
 def off_policy_kept(log_ratio: Floats, advantage: Floats, splits: Splits, limit: float) -> Bools:
     """Sequences that off-policy sequence masking keeps: A >= 0, or mean of -log_ratio over the sequence <= limit.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.segments import Bools, Floats, Splits, kept_splits
 from rl_doctor.analyzer.formulas.whitening import whiten
 
 
+@checked
 def discounted_sums(values: Floats, splits: Splits, factor: float) -> Floats:
     """Sum over k of factor^k values[t + k] to the end of each sequence, by doubling: log2(longest) passes over all tokens.
 
@@ -33,6 +35,7 @@ def discounted_sums(values: Floats, splits: Splits, factor: float) -> Floats:
     return total
 
 
+@checked
 def gae_advantage(rewards: Floats, values: Floats, splits: Splits, gamma: float, lam: float) -> Floats:
     """delta_t = r_t + gamma v_(t+1) - v_t, A_t = delta_t + gamma lam A_(t+1); the value after the last token is 0.
 
@@ -55,6 +58,7 @@ def gae_advantage(rewards: Floats, values: Floats, splits: Splits, gamma: float,
     return discounted_sums(rewards + gamma * following - values, splits, gamma * lam)
 
 
+@checked
 def gae_skipping(rewards: Floats, values: Floats, mask: Bools, splits: Splits, gamma: float, lam: float) -> Floats:
     """``gae_advantage`` of the tokens of the policy alone: those of the environment are no step. NaN at the latter.
 
@@ -76,6 +80,7 @@ def gae_skipping(rewards: Floats, values: Floats, mask: Bools, splits: Splits, g
     return found
 
 
+@checked
 def gae_through(rewards: Floats, values: Floats, mask: Bools, splits: Splits, gamma: float, lam: float) -> Floats:
     """``gae_advantage`` over all tokens, with reward and value 0 at those of the environment, which count as steps.
 
@@ -95,6 +100,7 @@ def gae_through(rewards: Floats, values: Floats, mask: Bools, splits: Splits, ga
     return gae_advantage(np.where(mask, rewards, 0.0), np.where(mask, values, 0.0), splits, gamma, lam)
 
 
+@checked
 def remax(returns: Floats, baselines: Floats, splits: Splits) -> Floats:
     """Return minus the reward of the greedy response to the same prompt.
 
@@ -111,6 +117,7 @@ def remax(returns: Floats, baselines: Floats, splits: Splits) -> Floats:
     return returns - np.repeat(baselines, np.diff(splits))
 
 
+@checked
 def reinforce_plus_plus(rewards: Floats, splits: Splits, gamma: float) -> Floats:
     """Discounted returns, whitened over all tokens with ddof 1 and eps 1e-8.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked, positive
 from rl_doctor.analyzer.formulas.segments import Floats, Splits, mean, segment_means
 
 
+@checked
 def weighted_reward(parts: Floats, weights: Floats) -> Floats:
     """Sum of weight times part, parts of NaN left out; NaN where all are.
 
@@ -24,6 +26,7 @@ def weighted_reward(parts: Floats, weights: Floats) -> Floats:
     return np.where(known.any(axis=1), summed, np.nan)
 
 
+@checked
 def reward_at_end(rewards: Floats, splits: Splits) -> Floats:
     """The reward of a response at its last token, 0 at the others. That of an empty one is lost.
 
@@ -42,6 +45,7 @@ def reward_at_end(rewards: Floats, splits: Splits) -> Floats:
     return found
 
 
+@checked
 def less_penalty(rewards: Floats, kl: Floats, coef: float) -> Floats:
     """Reward - coef * KL.
 
@@ -59,6 +63,7 @@ def less_penalty(rewards: Floats, kl: Floats, coef: float) -> Floats:
     return rewards - coef * kl
 
 
+@checked
 def penalty_mean(kl: Floats, splits: Splits) -> float:
     """Mean over sequences of the mean over tokens, 0 for an empty sequence.
 
@@ -71,6 +76,7 @@ def penalty_mean(kl: Floats, splits: Splits) -> float:
     return mean(segment_means(kl, splits))
 
 
+@checked
 def adaptive_coef(coef: float, kl: float, target: float, samples: int, horizon: float) -> float:
     """The next coefficient: coef (1 + clip(kl / target - 1, -0.2, 0.2) samples / horizon).
 
@@ -83,4 +89,5 @@ def adaptive_coef(coef: float, kl: float, target: float, samples: int, horizon: 
         samples: number of responses in the batch.
         horizon: number of responses in which an error of .2 changes the coefficient by a fifth.
     """
+    positive(target=target, horizon=horizon)
     return coef * (1.0 + float(np.clip(kl / target - 1.0, -0.2, 0.2)) * samples / horizon)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.states import Sum
 
 Floats = NDArray[np.float64]
@@ -14,6 +15,7 @@ Bools = NDArray[np.bool_]
 Splits = NDArray[np.int64]
 
 
+@checked
 def segment_sums(values: NDArray[Any], splits: Splits) -> Floats:
     """Sum of the values of each sequence; 0 for an empty one.
 
@@ -34,6 +36,7 @@ def segment_sums(values: NDArray[Any], splits: Splits) -> Floats:
     return sums
 
 
+@checked
 def segment_means(values: NDArray[Any], splits: Splits, eps: float = 0.0) -> Floats:
     """Sum of the values of each sequence over (their number + eps); 0 for an empty one.
 
@@ -50,6 +53,7 @@ def segment_means(values: NDArray[Any], splits: Splits, eps: float = 0.0) -> Flo
     return segment_sums(values, splits) / np.maximum(np.diff(splits) + eps, np.finfo(np.float64).tiny)
 
 
+@checked
 def segment_extremes(values: Floats, splits: Splits) -> tuple[Floats, Floats]:
     """Smallest and largest value of each sequence; NaN for an empty one. Source: arithmetic.
 
@@ -68,6 +72,7 @@ def segment_extremes(values: Floats, splits: Splits) -> tuple[Floats, Floats]:
     return low, high
 
 
+@checked
 def spread(of_sequences: NDArray[Any], splits: Splits) -> NDArray[Any]:
     """The value of a sequence at each of its tokens. Source: arithmetic.
 
@@ -81,6 +86,7 @@ def spread(of_sequences: NDArray[Any], splits: Splits) -> NDArray[Any]:
     return np.repeat(of_sequences, np.diff(splits))
 
 
+@checked
 def kept_splits(splits: Splits, keep: Bools) -> Splits:
     """Splits of the tokens that are kept. Source: arithmetic.
 
@@ -94,6 +100,7 @@ def kept_splits(splits: Splits, keep: Bools) -> Splits:
     return splits - np.searchsorted(np.flatnonzero(~keep), splits)
 
 
+@checked
 def mean(values: NDArray[Any]) -> float:
     """Sum of the values over their number, correctly rounded, so in any order the same bits; NaN for none.
 
@@ -105,6 +112,7 @@ def mean(values: NDArray[Any]) -> float:
     return Sum.of(values.astype(np.float64, copy=False)).mean
 
 
+@checked
 def variance(values: NDArray[Any], ddof: int) -> float:
     """Sum of (x - mean)^2 over (n - ddof); NaN for n <= ddof. In any order the same bits. Source: arithmetic.
 

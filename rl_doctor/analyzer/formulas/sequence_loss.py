@@ -7,11 +7,13 @@ from typing import Final
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.segments import Bools, Floats, Splits, segment_means, segment_sums, spread
 
 _LOWEST: Final = math.log(1e-8)
 
 
+@checked
 def sequence_log_ratio(log_ratio: Floats, splits: Splits, highest: float = np.inf) -> Floats:
     """Mean log-ratio of each sequence, at most ``highest``; its exponential is GSPO's ratio. 0 for an empty sequence.
 
@@ -29,6 +31,7 @@ def sequence_log_ratio(log_ratio: Floats, splits: Splits, highest: float = np.in
     return np.minimum(segment_means(log_ratio, splits), highest)
 
 
+@checked
 def summed_log_ratio(log_ratio: Floats, splits: Splits) -> Floats:
     """Log-ratio of the whole response, the sum over its tokens. 0 for an empty sequence.
 
@@ -44,6 +47,7 @@ def summed_log_ratio(log_ratio: Floats, splits: Splits) -> Floats:
     return segment_sums(log_ratio, splits)
 
 
+@checked
 def pessimistic_log_ratio(log_ratio: Floats, advantage: Floats, low: float, high: float) -> Floats:
     """GMPO's log-ratio per token: min(x, clip(x)) where A > 0, max(x, clip(x)) where A < 0, with clip to [-low, high].
 
@@ -64,6 +68,7 @@ def pessimistic_log_ratio(log_ratio: Floats, advantage: Floats, low: float, high
     return np.where(advantage > 0, np.minimum(log_ratio, clipped), falling)
 
 
+@checked
 def geometric_mean_loss(
     log_ratio: Floats, advantage: Floats, splits: Splits, low: float, high: float, eps: float = 1e-8
 ) -> Floats:
@@ -88,6 +93,7 @@ def geometric_mean_loss(
         return -segment_means(advantage, splits, eps) * np.exp(segment_means(bounded, splits, eps))
 
 
+@checked
 def geometric_weight(weight: Floats, splits: Splits, eps: float = 1e-8, floor: float = 1e-10) -> Floats:
     """exp(mean log(weight + floor)) per sequence: the importance weight that GMPO's loss is multiplied by.
 
@@ -105,6 +111,7 @@ def geometric_weight(weight: Floats, splits: Splits, eps: float = 1e-8, floor: f
     return np.exp(segment_means(np.log(weight + floor), splits, eps))
 
 
+@checked
 def log_ratio_outside(log_ratio: Floats, low: float, high: float) -> Bools:
     """Where GMPO clips: x < -low or x > high. Those with A > 0 are ``pg_clipfrac``, those with A < 0 ``pg_clipfrac_lower``.
 
@@ -121,6 +128,7 @@ def log_ratio_outside(log_ratio: Floats, low: float, high: float) -> Bools:
     return (log_ratio < -low) | (log_ratio > high)
 
 
+@checked
 def vespo_weight(
     log_ratio: Floats, advantage: Floats, splits: Splits, shape: tuple[float, float], rate: tuple[float, float],
     correction: Floats | None = None,
@@ -152,6 +160,7 @@ def vespo_weight(
     return found
 
 
+@checked
 def luspo_losses(losses: Floats, splits: Splits) -> Floats:
     """Loss of each sequence times its number of tokens: what LUSPO averages over sequences.
 
@@ -167,6 +176,7 @@ def luspo_losses(losses: Floats, splits: Splits) -> Floats:
     return losses * np.diff(splits)
 
 
+@checked
 def over_tokens(of_sequences: Floats, splits: Splits) -> Floats:
     """exp(log-ratio of the sequence) at each of its tokens, for the losses that are written per token.
 

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.returns import discounted_sums
 from rl_doctor.analyzer.formulas.segments import Floats, Splits, segment_sums, spread
 
 
+@checked
 def token_energy(old: Floats, sum_pi_squared: Floats, splits: Splits, weight: Floats | None = None) -> Floats:
     """Sum up to each token of 1 - 2 pi + sum of pi^2 over the vocabulary, times the squared importance weight.
 
@@ -33,6 +35,7 @@ def token_energy(old: Floats, sum_pi_squared: Floats, splits: Splits, weight: Fl
     return found
 
 
+@checked
 def optimal_token_baseline(
     returns: Floats,
     energy: Floats,

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.arguments import checked, positive, refused
 from rl_doctor.analyzer.formulas.segments import Floats
 
 Counts = NDArray[np.int64]
 
 
+@checked
 def mean_at_n(scores: Floats) -> float:
     """Mean score of the n responses to a prompt.
 
@@ -24,18 +26,20 @@ def mean_at_n(scores: Floats) -> float:
     Args:
         scores: float64 ``[n]``.
     """
-    return float(np.mean(scores))
+    return float(np.mean(scores)) if len(scores) else float("nan")
 
 
+@checked
 def std_at_n(scores: Floats) -> float:
     """Standard deviation with ddof 0 of the n responses to a prompt. Source: verl 0.9.1, ``std@n``.
 
     Args:
         scores: float64 ``[n]``.
     """
-    return float(np.std(scores))
+    return float(np.std(scores)) if len(scores) else float("nan")
 
 
+@checked
 def draws(n: int, k: int, number: int = 1000, seed: int = 42) -> Counts:
     """Indices of the bootstrap: ``number`` times k of n with replacement.
 
@@ -50,9 +54,11 @@ def draws(n: int, k: int, number: int = 1000, seed: int = 42) -> Counts:
     Returns:
         int64 ``[number, k]``.
     """
+    positive(n=n, k=k, number=number)
     return np.random.RandomState(seed).choice(n, size=(number, k), replace=True).astype(np.int64)
 
 
+@checked
 def best_of_k(scores: Floats, k: int, number: int = 1000, seed: int = 42) -> tuple[float, float]:
     """Mean and standard deviation (ddof 0), over the draws, of the largest score of k.
 
@@ -69,6 +75,7 @@ def best_of_k(scores: Floats, k: int, number: int = 1000, seed: int = 42) -> tup
     return float(np.mean(best)), float(np.std(best))
 
 
+@checked
 def worst_of_k(scores: Floats, k: int, number: int = 1000, seed: int = 42) -> tuple[float, float]:
     """Mean and standard deviation (ddof 0), over the draws, of the smallest score of k.
 
@@ -84,6 +91,7 @@ def worst_of_k(scores: Floats, k: int, number: int = 1000, seed: int = 42) -> tu
     return float(np.mean(worst)), float(np.std(worst))
 
 
+@checked
 def majority_of_k(scores: Floats, answers: NDArray[Any], k: int, number: int = 1000, seed: int = 42) -> tuple[float, float]:
     """Mean and standard deviation (ddof 0), over the draws, of the score of the most frequent answer of k.
 
@@ -107,6 +115,7 @@ def majority_of_k(scores: Floats, answers: NDArray[Any], k: int, number: int = 1
     return float(np.mean(values)), float(np.std(values))
 
 
+@checked
 def sizes_of_subsets(n: int) -> list[int]:
     """The k of best@k: the powers of two from 2 below n, and n; none for n <= 1.
 
@@ -118,6 +127,7 @@ def sizes_of_subsets(n: int) -> list[int]:
     return [*(2**power for power in range(1, max(n - 1, 1).bit_length())), n] if n > 1 else []
 
 
+@checked
 def pass_at_k(responses: Counts, correct: Counts, k: int) -> Floats:
     """1 - C(n - c, k) / C(n, k): chance that at least one of k drawn without replacement is correct, without bias.
 
@@ -131,9 +141,11 @@ def pass_at_k(responses: Counts, correct: Counts, k: int) -> Floats:
     Returns:
         float64 ``[prompts]``.
     """
+    _counted(responses, correct, k)
     return 1.0 - pass_hat_k(responses, responses - correct, k)
 
 
+@checked
 def pass_hat_k(responses: Counts, correct: Counts, k: int) -> Floats:
     """C(c, k) / C(n, k): chance that all of k drawn without replacement are correct, without bias.
 
@@ -147,7 +159,16 @@ def pass_hat_k(responses: Counts, correct: Counts, k: int) -> Floats:
     Returns:
         float64 ``[prompts]``.
     """
+    _counted(responses, correct, k)
     tried = np.arange(k)
     left = np.maximum(correct[:, None] - tried, 0)
     found: Floats = np.prod(left / (responses[:, None] - tried), axis=1)
     return found
+
+
+def _counted(responses: Counts, correct: Counts, k: int) -> None:
+    positive(k=k)
+    if bool((responses < k).any()):
+        raise refused("responses", f"at least k = {k} of each prompt", responses)
+    if bool(((correct < 0) | (correct > responses)).any()):
+        raise refused("correct", "0 to the number of responses of each prompt", correct)

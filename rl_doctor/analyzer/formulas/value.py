@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.segments import Bools, Floats, variance
 
 
+@checked
 def clipped_value_errors(value: Floats, old: Floats, returns: Floats, clip: float) -> tuple[Floats, Floats]:
     """(v - R)^2 and (clip(v, v_old - clip, v_old + clip) - R)^2.
 
@@ -26,6 +28,7 @@ def clipped_value_errors(value: Floats, old: Floats, returns: Floats, clip: floa
     return (value - returns) ** 2, (near - returns) ** 2
 
 
+@checked
 def value_loss(value: Floats, old: Floats, returns: Floats, clip: float = np.inf) -> Floats:
     """max((v - R)^2, (clip(v, v_old - clip, v_old + clip) - R)^2) / 2.
 
@@ -44,6 +47,7 @@ def value_loss(value: Floats, old: Floats, returns: Floats, clip: float = np.inf
     return 0.5 * np.maximum(*clipped_value_errors(value, old, returns, clip))
 
 
+@checked
 def value_clipped(value: Floats, old: Floats, returns: Floats, clip: float) -> Bools:
     """Where the clipped error is the larger one. Source: verl 0.9.1, ``critic/vf_clipfrac``.
 
@@ -60,6 +64,7 @@ def value_clipped(value: Floats, old: Floats, returns: Floats, clip: float) -> B
     return clipped > plain
 
 
+@checked
 def value_moved(value: Floats, old: Floats, clip: float) -> Bools:
     """Where the value is further than ``clip`` from the old one, whichever error is larger. Source: slime, ``value_clipfrac``.
 
@@ -74,6 +79,7 @@ def value_moved(value: Floats, old: Floats, clip: float) -> Bools:
     return np.abs(value - old) > clip
 
 
+@checked
 def explained_variance(value: Floats, returns: Floats, ddof: int = 1, eps: float = 1e-5) -> float:
     """1 - var(R - v) / (var(R) + eps); NaN for n <= ddof, and without eps for returns that are all equal.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.segments import Floats, mean, variance
 
 
+@checked
 def whiten(values: Floats, *, ddof: int = 1, eps: float = 1e-8, shift: bool = True) -> Floats:
     """(x - mean) / sqrt(variance + eps), plus the mean unless shifted.
 
@@ -27,6 +29,7 @@ def whiten(values: Floats, *, ddof: int = 1, eps: float = 1e-8, shift: bool = Tr
     return whitened if shift else whitened + centre
 
 
+@checked
 def whiten_floored(values: Floats, *, ddof: int = 0, floor: float = 1e-8) -> Floats:
     """(x - mean) / sqrt(max(variance, floor)).
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
 
-from rl_doctor import schema
+import pytest
+
+from rl_doctor import check, schema
+from rl_doctor.analyzer.dialects.registry import trainers
 from rl_doctor.analyzer.registry import metrics
 from rl_doctor.cli.app import VERBS
 from rl_doctor.cli.pages import rule_page
@@ -35,14 +40,52 @@ def test_everything_has_its_place() -> None:
         page = " ".join(pages[f"rules/{rule.name}.md"].split())
         for part in (rule.code, rule.cause, rule.source, *rule.advice, *rule.avoids, *rule.limits, *rule.needs):
             assert " ".join(part.split()) in page
-    for name in metrics():
-        assert f"| `{name}` |" in pages["metrics.md"]
+    rows = {name for line in pages["metrics.md"].splitlines() if line.startswith("| `") for name in _names(line.split("`")[1])}
+    assert rows >= set(metrics())
     for column in (*schema.COLUMNS, *(item.name for item in schema.METRIC_COLUMNS)):
         assert f"| `{column}` |" in pages["schema.md"]
     for member in (*schema.MEMBERS, *schema.SETTINGS):
         assert f"| `{member}` |" in pages["config.md"]
     for verb in VERBS:
         assert f"## rl-doctor {verb.NAME}\n" in pages["cli.md"]
+
+
+def _names(pattern: str) -> list[str]:
+    """What a name with ``{a,b}`` stands for."""
+    parts = [part.split(",") for part in re.split(r"[{}]", pattern)]
+    return ["".join(one) for one in itertools.product(*parts)]
+
+
+def test_the_page_of_metrics_can_be_read() -> None:
+    page = gen_docs.pages()["metrics.md"]
+    assert max(map(len, page.splitlines())) <= 600
+    assert sum("advantage.fit_grpo" in line for line in page.splitlines()) == 1
+    assert "| `policy.kl_old` | nat | " in page
+    (line,) = [line for line in page.splitlines() if line.startswith("| `policy.kl_old` | nat")]
+    assert "| logged only |" in line
+
+
+def test_texts_that_differ_in_words_become_one() -> None:
+    assert gen_docs.braced(["a_ddof0 of x", "a_ddof1 of x", "a_ddof1 of y"]) == "a_ddof{0,1} of {x,y}"
+
+
+def test_the_file_made_by_hand_is_compared_with_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(gen_docs.HAND_MADE, {})  # noqa: S102 - the page's own example
+    assert gen_docs.HAND_MADE in gen_docs.pages()["formats.md"]
+    report = check(tmp_path / "run.parquet")
+    (finding,) = [found for found in report.findings if found.code == "RLD801"]
+    assert "critic/advantages/max" in str(finding)
+
+
+def test_the_trainers_and_their_own_settings_are_told() -> None:
+    page = gen_docs.pages()["config.md"]
+    (line,) = [line for line in page.splitlines() if line.startswith("| `trainer` |")]
+    assert all(f"`{name}`" in line for name in trainers())
+    own = page.partition("## The trainer's own configuration")[2].partition("## ")[0]
+    assert "`eps_clip_high`" in own.partition("- slime (`slime`)")[2].partition("\n- ")[0]
+    assert "RLD801" in own
+    assert max(map(len, own.splitlines())) <= 130
 
 
 def test_every_rule_says_what_a_page_needs() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rl_doctor.analyzer import formulas_page
+from rl_doctor.analyzer.formulas import advantage
 
 
 def test_every_formula_has_a_line_with_its_source() -> None:
@@ -15,7 +18,22 @@ def test_every_formula_has_a_line_with_its_source() -> None:
             formula, source = formulas_page.told(function)
             assert formula, name
             assert source, name
-            assert f"| `{name}` | " in page
+            assert f"| `{formulas_page.call(name, function)}` | {formulas_page.given(function)} | " in page
+            assert formulas_page.given(function), name
+        package, _, name = module.__name__.rpartition(".")
+        assert f"`from {package} import {name}`" in page
+
+
+def test_the_example_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(formulas_page.EXAMPLE, {})  # noqa: S102 - the page's own example
+    assert capsys.readouterr().out == formulas_page.EXAMPLE.rpartition("# ")[2]
+    assert formulas_page.EXAMPLE in "\n".join(formulas_page.lines())
+
+
+def test_a_call_has_shapes_and_defaults() -> None:
+    assert formulas_page.call("grpo", advantage.grpo) == (
+        "grpo(rewards [sequences], labels [sequences], *, ddof = 1, eps = 1e-06, singles = 'raw')"
+    )
 
 
 def test_arguments_are_left_out() -> None:
