@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import numpy as np
@@ -22,7 +22,8 @@ from rl_doctor.analyzer.formulas.advantage import group_deviation
 from rl_doctor.analyzer.formulas.segments import segment_extremes
 from rl_doctor.analyzer.recompute.openrlhf.settings import Settings
 from rl_doctor.analyzer.recompute.openrlhf.tokens import estimate
-from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Logged, entry
+from rl_doctor.analyzer.recompute.other_rollouts import Other, Values, column, complement, exchanged, first_of_each, other_values
+from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Hypothesis, Logged, entry
 from rl_doctor.analyzer.registry import PER_SEQUENCE_PREFIX, Reduction, sequence_value
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.codes import codes
@@ -30,6 +31,7 @@ from rl_doctor.store.codes import codes
 _KL = PER_SEQUENCE_PREFIX + "openrlhf_kl"
 _KL_SIZE = PER_SEQUENCE_PREFIX + "openrlhf_kl_size"
 _LENGTH = PER_SEQUENCE_PREFIX + "openrlhf_acting_length"
+_SELECTED = PER_SEQUENCE_PREFIX + "openrlhf_selected"
 _EPSILON = 1e-9
 _NEEDS = ("old_logprob", "ref_logprob", "response_mask")
 
@@ -49,6 +51,11 @@ def _kl_size(batch: Batch) -> Floats:
     return per_sequence_sums(batch, _kl_terms(batch)[1])
 
 
+@sequence_value("openrlhf_selected", needs=("response_mask",))
+def _selected(batch: Batch) -> Floats:
+    return per_sequence_counts(batch).astype(np.float64)
+
+
 @sequence_value("openrlhf_acting_length", needs=("response_mask",))
 def acting_length(batch: Batch) -> Floats:
     """Tokens from the first to the last that the policy sampled: what an environment wrote in between counts."""
@@ -59,10 +66,12 @@ def acting_length(batch: Batch) -> Floats:
 
 def keys(settings: Settings) -> Iterator[Logged]:
     """Statistics of the rollout, and what is one number per sequence but depends on its group."""
-    yield _once(settings, "rollout/reward_mean", "reward.mean", "reward", _mean, "reward")
-    yield _once(settings, "rollout/reward_std", "reward.std", "reward", _deviation, "reward")
-    yield _once(settings, "rollout/truncated_rate", "length.truncated_frac", "1", _truncated, "finish_reason")
-    yield _once(settings, "rollout/response_length_mean", None, "tokens", _length, _LENGTH)
+    level, spread = (partial(_other_rewards, statistic) for statistic in ("mean", "std"))
+    yield _once(settings, "rollout/reward_mean", "reward.mean", "reward", _mean, "reward", others=level)
+    yield _once(settings, "rollout/reward_std", "reward.std", "reward", _deviation, "reward", others=spread)
+    share, metric = partial(complement, _truncated), "length.truncated_frac"
+    yield _once(settings, "rollout/truncated_rate", metric, "1", _truncated, "finish_reason", others=share)
+    yield _once(settings, "rollout/response_length_mean", None, "tokens", _length, _LENGTH, others=_other_lengths)
     yield _once(settings, "rollout/num_samples", None, "sequences", lambda batch: entry(float(batch.n_sequences)), "reward")
     if settings.samples > 1:
         yield _once(
@@ -76,7 +85,7 @@ def keys(settings: Settings) -> Iterator[Logged]:
 
 def _once(
     settings: Settings, name: str, metric: str | None, unit: str, function: Callable[[Batch], Entries], *needs: str,
-    trained: bool = False,
+    trained: bool = False, others: Callable[[], Iterable[Other]] = tuple,
 ) -> Logged:  # fmt: skip
     """A key with one entry per rollout, unknown where rows are missing.
 
@@ -88,15 +97,42 @@ def _once(
         function: what the whole rollout gives.
         needs: columns.
         trained: whether the mean is over what was trained on: some sequences less often where micro-batches do not come out even.
+        others: what it may be instead.
     """
 
-    def partial_(batch: Batch) -> Entries:
-        if batch.n_sequences != settings.rollouts or (trained and not _even(settings, batch)):
-            return UNKNOWN
-        return function(batch)
+    def reduction(of_batch: Callable[[Batch], Entries], *more: str) -> Reduction:
+        def partial_(batch: Batch) -> Entries:
+            if batch.n_sequences != settings.rollouts or (trained and not _even(settings, batch)):
+                return UNKNOWN
+            return of_batch(batch)
 
-    reduction = Reduction(partial_, Entries(), needs, ("rank",), "rollout")
-    return Logged(name, metric, unit, reduction, lambda state: state, "step")
+        return Reduction(partial_, Entries(), (*needs, *more), ("rank",), "rollout")
+
+    def hypotheses() -> tuple[Hypothesis, ...]:
+        return tuple(Hypothesis(one.name, one.sentence, reduction(one.function, *one.needs), _itself) for one in others())
+
+    return Logged(name, metric, unit, reduction(function), _itself, "step", hypotheses)
+
+
+def _itself(state: Entries) -> Entries:
+    return state
+
+
+def _other_rewards(statistic: str) -> tuple[Other, ...]:
+    """Other statistics of the reward, and of the score in its place."""
+    score = {"score for reward": ("uses score where reward belongs", column("score"), ("score",))}
+    return first_of_each(exchanged(statistic, score), other_values(_rewards, statistic))
+
+
+def _other_lengths() -> tuple[Other, ...]:
+    """Other means of the length."""
+    acting, prompt, whole = column(_LENGTH), column("prompt_length"), column("response_length")
+    counted: dict[str, tuple[str, Values, tuple[str, ...]]] = {
+        "tokens of the mask": ("counts the tokens of the mask alone", column(_SELECTED), (_SELECTED,)),
+        "all tokens of the response": ("counts all tokens of the response", whole, ("response_length",)),
+        "with the prompt": ("counts the prompt's tokens too", lambda batch: acting(batch) + prompt(batch), ("prompt_length",)),
+    }
+    return first_of_each(exchanged("mean", counted), other_values(acting, "mean"))
 
 
 def _even(settings: Settings, batch: Batch) -> bool:

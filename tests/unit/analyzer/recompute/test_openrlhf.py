@@ -251,6 +251,42 @@ def test_statistics_of_the_rollout_and_where_they_are_left_alone() -> None:
     assert not math.isnan(of("rollout/reward_mean", uneven).total)
 
 
+def supposed(rows: list[Row], key: str, name: str) -> float:
+    """What a key would be by one of its hypotheses."""
+    (item,) = openrlhf.openrlhf.logged(info_of(), (), {key})
+    (one,) = [one for one in item.hypotheses() if one.name == name]
+    found: Entries = one.entries(one.reduction.partial(batch_of(rows, info_of())))
+    assert 0 <= found.tolerance < 1e-4
+    return found.total
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [
+    ("lower bound on both sides", 0.8, 1.2), ("upper bound on both sides", 0.7, 1.3),
+])  # fmt: skip
+def test_one_bound_on_both_sides(name: str, low: float, high: float) -> None:
+    rows = rows_of(1)
+    wanted = weighted_loss(rows, lambda row: surrogate(row, low, high))
+    assert supposed(rows, "policy_loss", name) == pytest.approx(wanted, rel=1e-9)
+    flags = [
+        (math.exp(new - old) < low and gain < 0) or (math.exp(new - old) > high and gain > 0)
+        for row in rows for new, old, gain in zip(at(row, "logprob"), at(row, "old_logprob"), at(row, "advantage"), strict=True)
+    ]  # fmt: skip
+    assert supposed(rows, "ppo_clip_ratio", name) == pytest.approx(sum(flags) / len(flags), rel=1e-9)
+
+
+def test_other_statistics_of_the_rollout() -> None:
+    rows = [row for row in rows_of(8) if row["epoch"] == 0]
+    rewards = np.array([row["reward"] for row in rows])
+    assert supposed(rows, "rollout/reward_mean", "max") == pytest.approx(rewards.max())
+    assert supposed(rows, "rollout/reward_std", "ddof 0") == pytest.approx(rewards.std())
+    assert supposed(rows, "rollout/reward_std", "variance") == pytest.approx(rewards.var(ddof=1))
+    assert supposed(rows, "rollout/reward_mean", "rank 0 only") == pytest.approx(
+        rewards[[not row["rank"] for row in rows]].mean()
+    )
+    cut = np.mean([row["finish_reason"] == "length" for row in rows])
+    assert supposed(rows, "rollout/truncated_rate", "1 minus the share") == pytest.approx(1 - cut)
+
+
 def test_rows_that_are_missing_are_counted() -> None:
     metric = openrlhf.openrlhf.missing_rows
     assert metric is not None
