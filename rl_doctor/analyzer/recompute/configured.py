@@ -22,6 +22,9 @@ _WORDS: Final = frozenset(
     {"action", "agg", "anchor", "dppo", "kind", "level", "metric", "sequence_mask", "tis", "unit"}
 )  # fmt: skip
 """Arguments that are words."""
+_ESTIMATES: Final = frozenset({"k1", "k2", "k3", "abs"})
+_KINDS: Final = {"estimate": _ESTIMATES, "reference_kl": _ESTIMATES | {"low_var_kl"}}
+"""Quantities of which there are only these kinds."""
 _FLAGS: Final = frozenset({"others", "ranged", "recompute", "weighted"})
 """Arguments that are true or false; of those that are neither, ``filters`` is a list and the others are numbers."""
 _FLAG_OR_NUMBER: Final = "dual"
@@ -162,7 +165,9 @@ def _given(quantity: Of, info: RunInfo, words: Mapping[str, str] | None) -> Give
                 return None
         elif isinstance(value, str) and value.startswith((_CONFIG, _NATIVE, _WORD)):
             given = setting(value, info, words)
-            given = UNSETTLED if misfit(name, given) and not value.startswith(_WORD) else given
+            known = _KINDS.get(quantity.name) if name == "kind" else None
+            unfit = misfit(name, given) or (known is not None and given not in known)
+            given = UNSETTLED if unfit and not value.startswith(_WORD) else given
         if given is UNSETTLED:
             return None
         found[name] = given
