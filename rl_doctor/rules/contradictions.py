@@ -13,8 +13,9 @@ import numpy as np
 from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
-from rl_doctor.rules.reading import KL_REFERENCE
+from rl_doctor.rules.reading import KL_REFERENCE, logged
 from rl_doctor.rules.registry import Limits
+from rl_doctor.rules.shares import impossible
 from rl_doctor.rules.spans import among, at
 from rl_doctor.rules.trend import Floats
 from rl_doctor.rules.view import View
@@ -72,9 +73,14 @@ def contradictions(view: View, limits: Limits) -> Iterator[Hit]:
 
 
 def _rows(view: View, *names: str) -> _Rows | None:
-    """The series of these metrics; None where one is lacking, or some are estimated from a sample of the tokens and some not."""
-    known = [found for name in names if (found := view.get(name)) is not None]
-    if len(known) < len(names) or 0 < len(view.estimated.intersection(names)) < len(names):
+    """The series of these metrics; None where one is lacking or is a share above 1, or where they may differ by their making.
+
+    Several are held against each other only if the trainer logged all of them: what is recomputed from tokens agrees with itself
+    by construction, and may be of another mask, mean or estimator than what is logged.
+    """
+    known = [found for name in names if (found := view.get(name)) is not None and not _above_one(view, name)]
+    sampled = 0 < len(view.estimated.intersection(names)) < len(names)
+    if sampled or len(known) < len(names) or (len(known) > 1 and not all(map(logged, known))):
         return None
     steps = reduce(np.intersect1d, [one.steps for one in known])
     kept = [found for one in known if (found := at(one, steps)) is not None]
@@ -85,6 +91,12 @@ def _rows(view: View, *names: str) -> _Rows | None:
     coarsest = np.max(hidden, axis=0)
     hidden = [own if one.values.any() else coarsest for own, one in zip(hidden, kept, strict=True)]
     return _Rows(kept[0], tuple(one.values for one in kept), tuple(hidden))
+
+
+def _above_one(view: View, name: str) -> bool:
+    """Whether it is a share that was logged above 1, which no rule can read with others."""
+    found = view.raw(name)
+    return found is not None and impossible(found.measured())
 
 
 def _hit(
@@ -169,7 +181,8 @@ def _never_outside(view: View, limits: Limits) -> Iterator[Hit]:
 def by_sequence(view: View) -> bool:
     """Whether a sequence has one ratio, whose clip range is far narrower."""
     algorithm, native = (view.info.algorithm or "").lower(), view.config.native or {}
-    return "gspo" in algorithm or native.get("importance_sampling_level") == "sequence"
+    mode = native.get("loss_mode") or setting(native, "actor_rollout_ref.actor.policy_loss.loss_mode")
+    return "gspo" in algorithm or mode in {"gspo", "geo_mean"} or native.get("importance_sampling_level") == "sequence"
 
 
 def _clamp(view: View, limits: Limits) -> Iterator[Hit]:
@@ -192,7 +205,7 @@ def _cap(view: View, limits: Limits) -> Iterator[Hit]:
     """A truncated importance weight is not above what it is truncated at."""
     known = view.trainer
     for name, settings in ({} if known is None else known.caps).items():
-        caps = [cap for setting in settings if (cap := _setting(view.config.native, setting)) is not None]
+        caps = [cap for path in settings if (cap := _number(setting(view.config.native, path))) is not None]
         rows = _rows(view, name)
         if caps and rows is not None:
             bound = np.full(len(rows.first), max(caps))
@@ -201,11 +214,16 @@ def _cap(view: View, limits: Limits) -> Iterator[Hit]:
             yield from _hit(rows, beyond, bound, "although each weight is truncated at {}", cause, limits)
 
 
-def _setting(native: Mapping[str, Any] | None, path: str) -> float | None:
-    """A number of the native configuration; the upper one of a range such as ``0.5_2.0``."""
+def setting(native: Mapping[str, Any] | None, path: str) -> Any:
+    """A setting of the native configuration, by names with dots between them; None where it is not there."""
     value: Any = native
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _number(value: Any) -> float | None:
+    """A setting as a number; the upper one of a range such as ``0.5_2.0``."""
     try:
         return None if value is None or isinstance(value, bool) else float(str(value).rpartition("_")[2])
     except ValueError:

@@ -9,11 +9,14 @@ from typing import Final
 
 import numpy as np
 
+from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules.contradictions import CLIPPED, READ, by_sequence, contradictions
-from rl_doctor.rules.reading import KL_REFERENCE, TRUNCATION, first_of
+from rl_doctor.rules.ordered import ORDERED, beyond_limit, grain, hit, in_common, order, slack, spread
+from rl_doctor.rules.reading import KL_REFERENCE, TRUNCATION, first_of, logged
 from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.shares import PER_CENT, in_per_cent
 from rl_doctor.rules.spans import Breach, among
 from rl_doctor.rules.trend import Floats
 from rl_doctor.rules.view import View
@@ -35,14 +38,10 @@ _NEGATIVE: Final = (
 )
 _ROWS: Final = "data.negative_length_frac"
 """Measured where rows were recorded, whose lengths rule impossible-length judges."""
-_ORDERED: Final = (
-    ("reward.min", "reward.mean", "reward.max"), ("reward.score_min", "reward.score_mean", "reward.score_max"),
-    ("adv.min", "adv.mean", "adv.max"), ("return.min", "return.mean", "return.max"),
-    ("length.min", "length.mean", "length.max"), ("policy.ratio_min", "policy.ratio_mean", "policy.ratio_max"),
-    ("stale.min", "stale.mean", "stale.max"), ("", "mismatch.abs", "mismatch.abs_max"),
-    ("", "mismatch.prob_abs", "mismatch.prob_max"),
-)  # fmt: skip
-"""Names of the smallest, mean and largest value of a quantity; "" where there is none."""
+_ONE_ESTIMATOR: Final = frozenset({"verl", "slime", "openrlhf"})
+"""Trainers whose logged KL to the reference is by the estimator that the configuration names."""
+_NEVER_NEGATIVE: Final = frozenset({"k2", "k3", "abs"})
+_COARSE: Final = "It is computed in half precision, whose rounding is as large as it is."
 _SIGNED: Final = ("policy.kl_old_k1", "policy.kl_old", *KL_REFERENCE)
 
 
@@ -69,12 +68,12 @@ class _Bounds:
     severity="error",
     optional=(
         "policy.entropy", _SUMMED, "value.explained_var", _ROWS, *_SHARES, *_DIVERGENCES, *_SIZES, *_SIGNED,
-        *(name for names in _ORDERED for name in names if name), *READ,
+        *(name for names in ORDERED for name in names if name), *READ,
     ),
     limits={
-        "rounding": 1e-6, "kl": 1e-5, "clearly": 1e-3, "vocabulary": 1e6, "per_cent": 0.2, "clipped": 0.1, "half": 0.5,
+        "rounding": 1e-6, "kl": 1e-5, "clearly": 1e-3, "vocabulary": 1e6, "per_cent": PER_CENT, "clipped": 0.1, "half": 0.5,
         "clip_range": 0.01, "slack": 0.25, "nothing": 1e-6, "rows": 5, "nearly_all": 0.8, "throughout": 12,
-        "contradicting": 3, "off": 0.01,
+        "contradicting": 3, "off": 0.01, "coarse": 0.004, "tokens": 1e8, "turns": 2.0,
     },
     cause="The number is not what its name says, has lost its sign or unit on the way into the log, or is computed wrongly.",
     advice=(
@@ -83,7 +82,8 @@ class _Bounds:
     ),
     avoids=(
         "Rounding: by the digits that the log itself has.",
-        "Estimates of a KL that may be negative (k1, or one that is not known).",
+        "Estimates of a KL that may be negative (k1, or one that is not known), and rounding in half precision.",
+        "Numbers of which one was logged and the other recomputed.",
         "Shares in per cent: info.",
         "An entropy that is negative by rounding alone.",
         "One ratio per sequence, whose clip range is far narrower.",
@@ -106,15 +106,21 @@ def impossible_values(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     log has, and `rounding` of their size; estimates of the KL, computed in single precision, are allowed `kl`, unless they are
     below 0 in every one of at least `throughout` rows.
 
+    A KL to the reference that is logged without the name of its estimator is judged where the trainer or the configuration
+    tells it: below 0 by more than `coarse`, what rounding in half precision can do, is an error (a warning where the trainer is
+    not known to log that estimator); below -`kl` in every one of `throughout` rows is a warning. A longest response above
+    max_response_length is an error, a warning or, for trainers whose limit is another and with more than `turns` turns, info.
+
     A share of tokens outside the clip range needs a KL to the old policy: outside a range of .2 every token has a k3 of at
     least .0157 in either direction, so that the mean is at least that times the share. A KL below `slack` of it, where at least
     `clipped` of the tokens are clipped, is an error, if it is so at three rows or more and at half of such rows. The range
     comes from the configuration, else `clip_range` is assumed. Estimates that may cancel, and the KL to the reference, count
-    only if they are below `nothing` while `half` of the tokens are clipped, at `rows` rows or more that are `nearly_all` of
-    such rows.
+    only if they are below `nothing` while `half` of the tokens are clipped, or while `clipped` of them are below half of what
+    chance leaves of a mean over `tokens` tokens; at `rows` rows or more that are `nearly_all` of such rows, since terms that
+    cancel in one row do not in all.
 
     Contradictions between numbers of the same rows, at `contradicting` rows or more, of a kind that averaging in other stages
-    does not make:
+    does not make. They are of numbers that the trainer logged: what is recomputed agrees with itself.
 
     - a mean k2, k3, |x| or exp(x) of a log-ratio x below that of the mean of x, by more than `slack` of it (Jensen), to the old
       policy or to the sampler;
@@ -133,50 +139,27 @@ def impossible_values(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     value is less than five times its median may be, which is a warning.
     """
     contradicting = list(contradictions(view, limits))
-    names = (*_SHARES, *_DIVERGENCES, *_SIZES, "policy.entropy", _SUMMED, "value.explained_var")
-    if not contradicting and not any(view.get(name) for name in names):
+    names = (*_SHARES, *_DIVERGENCES, *_SIZES, "ref.kl", "policy.entropy", _SUMMED, "value.explained_var")
+    if not contradicting and not any((found := view.raw(name)) is not None and len(found.measured()) for name in names):
         yield Skip("data", "no number with a known range was measured")
         return
     for name in _SHARES:
-        yield from _share(view.get(name), limits)
+        yield from _share(view.raw(name), limits)
     rows = view.get(_ROWS) is not None
     for name in _SIZES:
         if not (rows and name.startswith("length.")):
             yield from _below_zero(view.get(name), limits)
     for name in _DIVERGENCES:
         yield from _divergence(view.get(name), limits)
+    yield from _penalty(view, limits)
     yield from _entropy(view, limits)
     yield from _above(view.get("value.explained_var"), 1.0, limits)
-    for ends in _ORDERED:
-        yield from _order(view, ends, limits)
-    yield from _spread(view, limits)
+    for ends in ORDERED:
+        yield from order(view, ends, limits)
+    yield from beyond_limit(view, limits)
+    yield from spread(view, limits)
     yield from _clip_without_kl(view, limits)
     yield from contradicting
-
-
-def grain(values: Floats) -> float:
-    """The last digit that a log has, of two to six decimals; 0 if it has more."""
-    for digits in range(2, 7):
-        if np.allclose(values, np.round(values, digits), rtol=0.0, atol=1e-12):
-            return 10.0**-digits
-    return 0.0
-
-
-def _slack(limits: Limits, *series: Series) -> float:
-    """What rounding can do: half a last digit of each, and a share of the largest."""
-    largest = max(float(np.max(np.abs(one.values))) for one in series)
-    return sum(0.5 * grain(one.values) for one in series) + limits["rounding"] * largest
-
-
-def _hit(found: Breach, words: str, value: float, severity: Severity = "error", cause: str | None = None) -> Hit:
-    rows = int(np.count_nonzero(found.marked))
-    return Hit(
-        f"{found.series.metric} {words} {found.when} ({rows} of {len(found.series)} rows)",
-        severity,
-        (found.evidence(value=value),),
-        cause=cause,
-        ruled_out=("rounding: the log has more digits",) if severity == "error" else (),
-    )
 
 
 def _below_zero(
@@ -184,10 +167,10 @@ def _below_zero(
 ) -> Iterator[Hit]:
     if series is None:
         return
-    found = among(series, series.values < -max(_slack(limits, series), tolerance), 0.0)
+    found = among(series, series.values < -max(slack(limits, series), tolerance), 0.0)
     if found is not None:
         lowest = float(series.values.min())
-        yield _hit(found, f"is {lowest:.3g}, below 0,", lowest, severity, cause)
+        yield hit(found, f"is {lowest:.3g}, below 0,", lowest, severity, cause)
 
 
 def _above(
@@ -195,10 +178,10 @@ def _above(
 ) -> Iterator[Hit]:
     if series is None:
         return
-    found = among(series, series.values > top + _slack(limits, series), top)
+    found = among(series, series.values > top + slack(limits, series), top)
     if found is not None:
         highest = float(series.values.max())
-        yield _hit(found, f"is {highest:.3g}, above {top:.3g},", highest, severity, cause)
+        yield hit(found, f"is {highest:.3g}, above {top:.3g},", highest, severity, cause)
 
 
 def _divergence(series: Series | None, limits: Limits) -> Iterator[Hit]:
@@ -208,18 +191,32 @@ def _divergence(series: Series | None, limits: Limits) -> Iterator[Hit]:
         yield from _below_zero(series, limits, "error" if clearly else "warning", 0.0 if throughout else limits["kl"])
 
 
-def _share(series: Series | None, limits: Limits) -> Iterator[Hit]:
-    if series is None:
+def _penalty(view: View, limits: Limits) -> Iterator[Hit]:
+    """A logged KL to the reference below 0, whose estimator is known to be one that cannot be."""
+    series, name = view.get("ref.kl"), None if view.trainer is None else view.trainer.name
+    by_dialect = "k3" if name == "trl" and "grpo" in (view.info.algorithm or "") else None
+    if series is None or not logged(series) or (by_dialect or view.config.kl_estimator) not in _NEVER_NEGATIVE:
+        return
+    if float(series.values.min()) < -limits["coarse"]:
+        known = by_dialect or name in _ONE_ESTIMATOR
+        yield from _below_zero(series, limits, "error" if known else "warning", limits["coarse"])
+    elif len(series) >= limits["throughout"] and float(series.values.max()) < -limits["kl"]:
+        yield from _below_zero(series, limits, "warning", limits["kl"], _COARSE)
+
+
+def _share(raw: Series | None, limits: Limits) -> Iterator[Hit]:
+    series = None if raw is None else raw.measured()
+    if series is None or not len(series):
         return
     yield from _below_zero(series, limits)
-    above = among(series, series.values > 1.0 + _slack(limits, series), 1.0)
+    above = among(series, series.values > 1.0 + slack(limits, series), 1.0)
     if above is None:
         return
     highest = float(series.values.max())
     counted = series.values[series.values != 0.0]
-    if highest <= 100.0 and float(np.mean(counted > 1.0)) >= limits["per_cent"]:
-        cause = "The share is logged in per cent: it is read as 100 times too large here."
-        yield _hit(above, f"is up to {highest:.3g}: per cent, it seems,", highest, "info", cause)
+    if in_per_cent(series.values):
+        cause = "The share is logged in per cent: other rules leave it out, or divide it by 100 where that is certain."
+        yield hit(above, f"is up to {highest:.3g}: per cent, it seems,", highest, "info", cause)
     else:
         yield from _above(series, 1.0, limits, "error" if highest > 5.0 * float(np.median(counted)) else "warning")
 
@@ -237,53 +234,6 @@ def _entropy(view: View, limits: Limits) -> Iterator[Hit]:
     yield from _above(series, most, limits, "error" if words else "warning", summed)
 
 
-def _joined(one: Series, other: Series) -> tuple[Series, Floats] | None:
-    """The first at the steps of both, and the values of the second there."""
-    _, here, there = np.intersect1d(one.steps, other.steps, return_indices=True)
-    if here.size == 0:
-        return None
-    kept = Series(one.metric, one.unit, one.steps[here], one.values[here], one.counts[here])
-    return kept, other.values[there]
-
-
-def _order(view: View, ends: tuple[str, str, str], limits: Limits) -> Iterator[Hit]:
-    low, middle, high = ends
-    mean, smallest, largest = (view.get(name) if name else None for name in (middle, low, high))
-    pairs: tuple[tuple[Series | None, Series | None, str, str], ...] = (
-        (mean, smallest, "below the smallest value", low), (mean, largest, "above the largest value", high),
-    ) if mean is not None else ((smallest, largest, "above the largest value", high),)  # fmt: skip
-    for one, other, words, name in pairs:
-        joined = None if one is None or other is None else _joined(one, other)
-        if joined is None or one is None or other is None:
-            continue
-        kept, bound = joined
-        beyond = bound - kept.values if words.startswith("below") else kept.values - bound
-        found = among(kept, beyond > _slack(limits, one, other), float(bound[int(np.argmax(beyond))]))
-        if found is not None:
-            worst = int(np.argmax(beyond))
-            cause = f"{kept.metric} and {name} are not over the same responses, or not of the same quantity."
-            yield _hit(found, f"is {kept.values[worst]:.3g}, {words} {bound[worst]:.3g},", float(kept.values[worst]), cause=cause)
-
-
-def _spread(view: View, limits: Limits) -> Iterator[Hit]:
-    """A standard deviation of 0 although the smallest and the largest value differ."""
-    std, low, high = (view.get(f"reward.{name}") for name in ("std", "min", "max"))
-    if std is None or low is None or high is None:
-        return
-    joined = _joined(std, low)
-    both = None if joined is None else _joined(joined[0], high)
-    if joined is None or both is None or len(both[0]) != len(joined[0]):
-        return
-    kept, top = both
-    apart = top - joined[1] > _slack(limits, low, high)
-    flat = view.get("group.zero_std_frac")
-    within = flat is not None and float(np.median(flat.values)) > 0.99
-    found = among(kept, apart & (kept.values == 0.0), 0.0)
-    if found is not None and not within and grain(std.values) <= float(np.min((top - joined[1])[found.marked])):
-        cause = "It is the mean of the groups' own standard deviations, not that of the batch, or it is not computed."
-        yield _hit(found, "is 0 although rewards differ,", 0.0, "warning", cause)
-
-
 CONTRADICTING: Final = (*CLIPPED, "policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", *_SIGNED)
 """What ``clip_contradicted`` reads: rules that call it ask for these."""
 
@@ -296,12 +246,12 @@ def clip_contradicted(view: View) -> bool:
 def _clip_without_kl(view: View, limits: Limits) -> Iterator[Hit]:
     """Clipped tokens without the KL that they need."""
     clipped = first_of(view, *CLIPPED)
-    if clipped is None or by_sequence(view):
+    if clipped is None or not logged(clipped) or by_sequence(view):
         return
     bounds = _Bounds.of(view, limits["clip_range"])
     for name, least in bounds.least.items():
         series = view.get(name)
-        joined = None if series is None else _joined(series, clipped)
+        joined = None if series is None or not logged(series) else in_common(series, clipped)
         if series is None or joined is None:
             continue
         kept, share = joined
@@ -314,17 +264,31 @@ def _clip_without_kl(view: View, limits: Limits) -> Iterator[Hit]:
             return
     for name in _SIGNED:
         series = view.get(name)
-        joined = None if series is None else _joined(series, clipped)
+        joined = None if series is None or not logged(series) else in_common(series, clipped)
         if joined is None:
             continue
         kept, share = joined
-        half = (share >= limits["half"]) & (share <= 1.0)
-        nothing = half & (np.abs(kept.values) < limits["nothing"])
-        if np.count_nonzero(nothing) >= max(limits["rows"], limits["nearly_all"] * np.count_nonzero(half)):
-            found = among(kept, nothing, limits["nothing"])
-            if found is not None:
+        for least_share, size, most in (
+            (limits["half"], np.abs(kept.values), np.full(len(kept), limits["nothing"])),
+            (limits["clipped"], np.abs(kept.values) + _hidden(kept.values, share), _left(bounds, share, limits)),
+        ):
+            clear = (share >= least_share) & (share <= 1.0)
+            nothing = clear & (size < most)
+            if np.count_nonzero(nothing) < max(limits["rows"], limits["nearly_all"] * np.count_nonzero(clear)):
+                continue
+            if (found := among(kept, nothing, float(most[nothing].max()))) is not None:
                 yield _contradiction(found, clipped.metric, share, None, known=bounds.known)
                 return
+
+
+def _hidden(values: Floats, beside: Floats) -> Floats:
+    """What rounding hides of values; of nothing but zeros as of the values beside them."""
+    return log_rounding(values if values.any() else beside)
+
+
+def _left(bounds: _Bounds, share: Floats, limits: Limits) -> Floats:
+    """What a mean over tokens, some of which are clipped, keeps though they cancel: half of its own standard error, at least."""
+    return np.asarray(limits["half"] * bounds.least["policy.kl_old_abs"] * np.sqrt(np.maximum(share, 0.0) / limits["tokens"]))
 
 
 def _contradiction(found: Breach, name: str, share: Floats, least: float | None, *, known: bool) -> Hit:

@@ -59,7 +59,7 @@ class View:
         return replace(self, all_series=chosen)
 
     def series(self, name: str) -> Series:
-        """The measured steps of a metric that the rule needs (finite values on at least one item), if a share, as ``possible``."""
+        """The measured steps of a metric that the rule needs (finite on at least one item); shares as ``possible``."""
         return possible(self.all_series[name].measured())
 
     def get(self, name: str) -> Series | None:

@@ -263,3 +263,70 @@ def test_what_is_read_is_a_metric() -> None:
     from rl_doctor.rules.contradictions import READ
 
     assert {name for name in READ if not name.endswith(".")} <= metrics().keys()
+
+
+def test_what_is_recomputed_is_not_held_against_itself_or_the_log() -> None:
+    config = RunConfig(entropy_coef=0.0, kl_coef=0.05, loss_agg="token-mean", kl_estimator="k1")
+    terms = {"policy.loss_total": -0.02, "policy.loss_pg": -0.072, "ref.kl": 0.02, "length.min": 9.0, "length.mean": 5.0}
+    for recomputed in ({*terms}, {"policy.loss_total", "length.mean"}, {"policy.loss_pg", "ref.kl", "length.min"}):
+        made = {name: series(name, np.full(N, value), count=64 if name in recomputed else 1) for name, value in terms.items()}
+        (result,) = run_rules([rules()[CODE]], View(RunInfo(config=config, trainer="verl"), made))
+        assert result.outcome == "passed", result.findings
+    logged = {name: np.full(N, value) for name, value in terms.items()}
+    assert {metric for _, metric in told(logged, config, trainer="verl")} == {"policy.loss_total", "length.mean"}
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+@pytest.mark.parametrize("metric", ["policy.kl_old_k1", "policy.kl_old", "ref.kl"])
+def test_what_cancels_in_one_row_does_not_in_all(share: float, metric: str) -> None:
+    for seed in range(10):
+        noise = np.random.default_rng(seed).standard_normal(N)
+        clipped = {"policy.clip_frac": share + 0.001 * np.abs(noise)}
+        assert told({**clipped, metric: np.full(N, 1e-9)}) == [("error", metric)]
+        assert told({**clipped, metric: 1e-4 * noise}) == []
+        assert told({**clipped, metric: np.where(np.arange(N) < 4, 1e-9, 1e-4 * noise)}) == []
+        assert told({"policy.clip_frac": np.round(clipped["policy.clip_frac"], 4), metric: np.round(1e-5 * noise, 4)}) == []
+        narrow = RunConfig(clip_low=3e-4, clip_high=4e-4, native={"loss_mode": "gspo"})
+        assert told({**clipped, metric: np.full(N, 1e-9)}, narrow) == []
+
+
+@pytest.mark.parametrize(
+    ("info", "estimator", "expected"),
+    [
+        ({"trainer": "verl"}, "k3", "error"), ({"trainer": "verl"}, "k1", None), ({"trainer": "verl"}, None, None),
+        ({"trainer": "openrlhf"}, "k2", "error"), ({"trainer": "slime"}, "abs", "error"), ({}, "k3", "warning"),
+        ({"trainer": "trl", "algorithm": "grpo"}, None, "error"), ({"trainer": "trl", "algorithm": "rloo"}, None, None),
+    ],
+)  # fmt: skip
+def test_a_kl_below_zero_by_an_estimator_that_cannot_be(
+    info: dict[str, Any], estimator: str | None, expected: str | None
+) -> None:
+    config = RunConfig(kl_estimator=estimator)
+    assert told({"ref.kl": np.full(N, -0.01)}, config, **info) == ([] if expected is None else [(expected, "ref.kl")])
+    assert told({"ref.kl": np.where(np.arange(N) % 2, -1e-3, 1e-3)}, config, **info) == []
+    assert told({"ref.kl": np.full(N, -1e-8)}, config, **info) == []
+    throughout = [] if expected is None else [("warning", "ref.kl")]
+    assert told({"ref.kl": np.full(N, -1e-3)}, config, **info) == throughout
+
+
+def test_ends_of_clip_shares_and_ended_lengths_are_in_order() -> None:
+    sound = {
+        "policy.clip_frac_low": 0.002, "policy.clip_frac_low_min": 0.0, "policy.clip_frac_high": 0.003,
+        "policy.clip_frac_high_max": 0.02, "length.ended_min": 20.0, "length.ended_mean": 190.0, "length.ended_max": 500.0,
+    }  # fmt: skip
+    for change, metric in (
+        ({}, None), ({"policy.clip_frac_low_min": 0.2}, "policy.clip_frac_low"),
+        ({"length.ended_min": 300.0}, "length.ended_mean"),
+        ({"policy.clip_frac_high_max": 0.001}, "policy.clip_frac_high"), ({"length.ended_max": 100.0}, "length.ended_mean"),
+    ):  # fmt: skip
+        made = {name: np.full(N, value) for name, value in {**sound, **change}.items()}
+        assert told(made) == ([] if metric is None else [("error", metric)])
+
+
+@pytest.mark.parametrize(("trainer", "expected"), [("verl", "error"), ("trl", "warning"), ("nemo-rl", "info"), (None, "info")])
+def test_no_response_is_longer_than_the_limit(trainer: str | None, expected: str) -> None:
+    config = RunConfig(max_response_length=1024)
+    assert told({"length.max": np.full(N, 1030.0)}, config, trainer=trainer) == [(expected, "length.max")]
+    assert told({"length.max": np.full(N, 1024.0)}, config, trainer=trainer) == []
+    several = {"length.max": np.full(N, 1030.0), "turns.mean": np.full(N, 4.0)}
+    assert told(several, config, trainer=trainer) == [("info", "length.max")]

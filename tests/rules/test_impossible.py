@@ -145,3 +145,22 @@ def test_entropy_below_zero_is_no_milder_in_more_rows() -> None:
 def test_summed_entropy_below_zero_is_impossible_and_has_no_upper_bound() -> None:
     assert severity(CODE, {"policy.entropy_sequence": np.full(N, 310.0)}) is None
     assert severity(CODE, {"policy.entropy_sequence": np.linspace(-42.0, -114.0, N)}) == "error"
+
+
+@pytest.mark.parametrize("metric", ["length.limit_frac", "length.truncated_frac"])
+def test_other_rules_do_not_judge_a_share_above_one(metric: str) -> None:
+    assert severity("RLD501", {metric: np.full(N, 0.8)}) is not None
+    for level in (3.0, 1.3):
+        values = {metric: np.full(N, level)}
+        assert severity(CODE, values) == "info"
+        assert severity("RLD501", values) is None
+    assert severity("RLD501", {metric: np.full(N, 80.0)}) is not None
+    few = {metric: np.where(np.arange(N) == N - 1, 60.0, 0.02)}
+    assert severity(CODE, few) == "error"
+    assert severity("RLD501", few) is None
+
+
+def test_sides_in_per_cent_are_not_added_up() -> None:
+    sides = {"policy.clip_frac_low": np.full(N, 0.9), "policy.clip_frac_high": np.full(N, 2.1)}
+    values = {"policy.clip_frac": np.full(N, 3.0), **sides, "policy.clip_frac_high_max": np.full(N, 9.0)}
+    assert {found.severity for found in result(CODE, values).findings} == {"info"}

@@ -66,7 +66,7 @@ ASYNC_NAMES: Final = (
     *(
         Name(
             f"clip_ratio/{end}",
-            None,
+            f"policy.clip_frac_{end}",
             algorithms=ASYNC,
             definition=absent("ends over the completions of packed rows are not recomputed", formula),
         )

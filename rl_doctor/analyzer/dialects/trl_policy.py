@@ -307,7 +307,7 @@ POLICY_NAMES: Final = (
         for key, word, flag in (("clip_ratio/low_min", "min", BELOW), ("clip_ratio/high_max", "max", ABOVE))
         for name in by_version(
             key,
-            None,
+            f"policy.clip_frac_{key.rpartition('/')[2]}",
             (
                 (TOKEN_WEIGHTED, None, exact(f"{flag}, r of the whole row; {word} over rows and ranks; {_ENTRIES}")),
                 (None, TOKEN_WEIGHTED, exact(f"{flag}, r of the whole row; {word} over ranks of its mean; {_ENTRIES}")),
@@ -317,8 +317,8 @@ POLICY_NAMES: Final = (
     ),
     *by_version("clip_ratio/low_mean", "policy.clip_frac_low", _reduced(f"{BELOW}, {_RATIO}")),
     *by_version("clip_ratio/high_mean", "policy.clip_frac_high", _reduced(f"{ABOVE}, {_RATIO}")),
-    *by_version("clip_ratio/low_min", None, _end("min", BELOW)),
-    *by_version("clip_ratio/high_max", None, _end("max", ABOVE)),
+    *by_version("clip_ratio/low_min", "policy.clip_frac_low_min", _end("min", BELOW)),
+    *by_version("clip_ratio/high_max", "policy.clip_frac_high_max", _end("max", ABOVE)),
     *by_version(
         "cispo_clip_ratio", "policy.clip_frac", _reduced(f"1[r > epsilon_high and A > 0], {_RATIO}; the cap is absolute")
     ),
@@ -346,7 +346,7 @@ POLICY_NAMES: Final = (
     *(
         Name(
             f"completions/{word}_terminated_length",
-            None,
+            f"length.ended_{word}",
             definition=exact(f"{_COUNTED}; {word} over responses that ended by themselves, 0 without one; {_GENERATIONS}"),
         )
         for word in ("mean", "min", "max")

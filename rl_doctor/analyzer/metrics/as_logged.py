@@ -8,6 +8,7 @@ from rl_doctor.analyzer.registry import logged_metric
 
 _KL: Final = "http://joschu.net/blog/kl-approx.html"
 _CLAMPED: Final = "NeMo-RL, algorithms/loss/loss_functions.py"
+_ENDS: Final = "TRL, GRPOTrainer"
 _SAMPLER: Final = "verl, utils/debug/metrics.py and rollout_corr_helper.py; TRL, GRPOTrainer"
 
 logged_metric(
@@ -52,6 +53,22 @@ logged_metric(
     formula="max_T clip(r, 1 - clip_low, 1 + clip_high)",
     doc="Largest ratio after clamping, as logged.",
 )
+logged_metric(
+    "policy.clip_frac_low_min", unit="1", source=_ENDS,
+    formula="min_i share_Ti[r < 1 - clip_low, A < 0]",
+    doc="Smallest share of a response, in some versions of a rank, that is clipped below, as logged.",
+)  # fmt: skip
+logged_metric(
+    "policy.clip_frac_high_max", unit="1", source=_ENDS,
+    formula="max_i share_Ti[r > 1 + clip_high, A > 0]",
+    doc="Largest share of a response, in some versions of a rank, that is clipped above, as logged.",
+)  # fmt: skip
+for _end, _word in (("min", "Smallest"), ("mean", "Mean"), ("max", "Largest")):
+    logged_metric(
+        f"length.ended_{_end}", unit="tokens", source=_ENDS,
+        formula=f"{_end}_i L, over responses that ended by themselves",
+        doc=f"{_word} length of the responses that ended by themselves, as logged; 0 where none did.",
+    )  # fmt: skip
 logged_metric(
     "mismatch.k1", unit="nat", source=_SAMPLER,
     formula="-mean_T d",
