@@ -64,6 +64,8 @@ def command(
         raise UsageError("metrics: Parquet is no text; add --output PATH or redirect standard output")
     columns = width(sys.stdout) if output is None else PIPE_WIDTH
     content = _formatted(_analysis(opened, names if select else None, native), form, columns)
+    if output is not None:
+        write_file(output, content)
     else:
         emit(content)
 
