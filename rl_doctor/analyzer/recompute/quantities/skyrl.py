@@ -252,10 +252,11 @@ def _token_masked(batch: Batch, arguments: Arguments) -> Values:
 
 @quantity("skyrl_rows", _sampled, additive=False, rows=True)
 def _rows(batch: Batch, arguments: Arguments) -> Values:
-    """A flag of the sequence: over, under or outlier; capped; above, below or masked."""
+    """A flag of the sequence: over, under or outlier; capped; above, below or masked. NaN where the settings ask for none."""
     found = correction(batch, arguments)
     near = per_sequence_sums(batch, found.near) > 0
-    return flagged(found.rows[word(arguments, "what")] > 0, near)
+    rows = found.rows.get(word(arguments, "what"))
+    return Values.plain(np.full(batch.n_sequences, np.nan)) if rows is None else flagged(rows > 0, near)
 
 
 @quantity("turn_start", lambda _: ())
