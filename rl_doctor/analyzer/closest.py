@@ -25,13 +25,12 @@ _CONSTANT: Final = 1e-6
 """Range of a series that does not vary, relative to its largest number."""
 
 
-def multiplied(item: Comparison, values: Floats, slack: Floats, numbers: Floats) -> tuple[Flags, Flags]:
+def multiplied(logged: Floats, values: Floats, slack: Floats, numbers: Floats) -> tuple[Flags, Flags]:
     """Where a value times each of ``numbers`` ``[m, n]`` is known, and where it equals the log too, bool ``[m, n]``."""
     made = values * numbers
     known = np.isfinite(made)
-    tolerance = slack * np.abs(numbers) + log_rounding(item.logged)
     with np.errstate(invalid="ignore"):
-        return known, known & (np.abs(item.logged - made) <= tolerance)
+        return known, known & (np.abs(logged - made) <= slack * np.abs(numbers))
 
 
 def pairs(
@@ -54,8 +53,9 @@ def pairs(
     for at, factor in enumerate(factors):
         values, slack = item.recomputed * factor.numbers, item.tolerance * np.abs(factor.numbers)
         bases.append((Explanation(factor.name, factor.sentence, values, slack), at + 1))
+    rounding = log_rounding(item.logged) / np.abs(numbers)
     for one, start in bases:
-        known, equal = multiplied(item, one.values, one.tolerance, numbers[start:])
+        known, equal = multiplied(item.logged, one.values, one.tolerance + rounding[start:], numbers[start:])
         told = (known & wrong).sum(axis=1)
         fitting = (told >= least) & ((equal & wrong).sum(axis=1) >= share * told)
         for at in np.flatnonzero(fitting).tolist():

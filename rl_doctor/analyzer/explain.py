@@ -193,11 +193,12 @@ class _Second:
             return []
         numbers = np.stack([one.numbers for one in multipliers(item, self._chosen, cells)])
         looked = np.isin(item.steps, self._looked[item.name])
-        alone = _fits_multiplied(item, np.where(looked, item.recomputed, np.nan), item.tolerance, numbers)
+        rounding = log_rounding(item.logged) / np.abs(numbers)
+        alone = _fits_multiplied(item, np.where(looked, item.recomputed, np.nan), item.tolerance + rounding, numbers)
         return [
             one
             for one in found
-            if _fits_somewhere(item, one) or (not alone and _fits_multiplied(item, one.values, one.slack, numbers))
+            if _fits_somewhere(item, one) or (not alone and _fits_multiplied(item, one.values, one.slack + rounding, numbers))
         ]
 
     def _engine(self) -> Mapping[str, Series]:
@@ -310,7 +311,7 @@ def _fits_somewhere(item: Comparison, one: _Tried) -> bool:
 
 def _fits_multiplied(item: Comparison, values: Floats, slack: Floats, numbers: Floats) -> bool:
     """Whether values times one of ``numbers`` ``[m, n]`` equal the log at all of the rows at which they are known."""
-    known, equal = multiplied(item, values, slack, numbers)
+    known, equal = multiplied(item.logged, values, slack, numbers)
     return bool((known.any(axis=1) & (equal == known).all(axis=1)).any())
 
 
