@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from rl_doctor.analyzer.formulas.value import clipped_value_errors
 from rl_doctor.analyzer.recompute.openrlhf.rollouts import acting_length
 from rl_doctor.analyzer.recompute.openrlhf.rollouts import keys as rollout_keys
 from rl_doctor.analyzer.recompute.openrlhf.settings import Settings, doubts
-from rl_doctor.analyzer.recompute.openrlhf.tokens import Terms, estimate, terms
+from rl_doctor.analyzer.recompute.openrlhf.tokens import Terms, clipped_with, estimate, losses_with, other_ends, terms
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, Entries, Hypothesis, Logged, at_least, dialect
 from rl_doctor.analyzer.recompute.stages import (
     MICROBATCH_OF_RANK,
@@ -129,8 +128,8 @@ def _token_keys(settings: Settings) -> Iterator[Logged]:
 
     def others() -> Iterator[Part]:
         yield from _parts(clipped_shares, _clip(settings), "both sides")
-        for name, told, other in _other_ends(settings):
-            yield Part(name, told, derived(partial(_clipped, settings=other)))
+        for name, told, other in other_ends(settings):
+            yield Part(name, told, derived(partial(clipped_with, settings=other)))
 
     yield _pooled("ppo_clip_ratio", "policy.clip_frac", "1", clipped, needs, others)
     if settings.correction != "off" and settings.loss == "ppo":
@@ -252,32 +251,11 @@ def _parts(make: Callable[..., Iterable[Value]], *arguments: Any) -> tuple[Part,
 
 def _other_losses(settings: Settings) -> Iterable[tuple[str, str, Rows]]:
     """Losses with another clip range; with other values per token where nothing weighs them."""
-    for name, told, other in _other_ends(settings):
-        yield name, told, partial(_policy, settings=other)
+    for name, told, other in other_ends(settings):
+        yield name, told, partial(losses_with, settings=other)
     if settings.correction == "off":
         for one in losses(_clip(settings)):
             yield one.name, one.sentence, _summed(one.function)
-
-
-def _clipped(batch: Batch, settings: Settings) -> Shares:
-    return Terms(batch, settings).clipped
-
-
-def _policy(batch: Batch, settings: Settings) -> tuple[Floats, Floats, Floats]:
-    value, size, slack = (per_sequence_sums(batch, part) for part in Terms(batch, settings).loss)
-    return value, size, slack
-
-
-def _other_ends(settings: Settings) -> tuple[tuple[str, str, Settings], ...]:
-    """The clip range with one of its ends on both sides: name, sentence, and the settings."""
-    low, high = 1.0 - settings.low, settings.high - 1.0
-    if math.isclose(low, high):
-        return ()
-    told = "on both sides of the clip range"
-    return (
-        ("lower bound on both sides", f"has the lower bound's {low:g} {told}", replace(settings, high=1.0 + low)),
-        ("upper bound on both sides", f"has the upper bound's {high:g} {told}", replace(settings, low=1.0 - high)),
-    )
 
 
 def _summed(values: Callable[[Batch], tuple[Floats, Floats]]) -> Rows:

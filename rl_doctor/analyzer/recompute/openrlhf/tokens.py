@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -142,3 +144,26 @@ def terms(batch: Batch, settings: Settings) -> Terms:
     if not isinstance(found, Terms):
         found = batch.scratch[Terms] = Terms(batch, settings)
     return found
+
+
+def clipped_with(batch: Batch, settings: Settings) -> Shares:
+    """The share of clipped tokens with other settings than the run's."""
+    return Terms(batch, settings).clipped
+
+
+def losses_with(batch: Batch, settings: Settings) -> tuple[Floats, Floats, Floats]:
+    """The policy loss with other settings, as sums per sequence."""
+    value, size, slack = (per_sequence_sums(batch, part) for part in Terms(batch, settings).loss)
+    return value, size, slack
+
+
+def other_ends(settings: Settings) -> tuple[tuple[str, str, Settings], ...]:
+    """The clip range with one of its ends on both sides: name, sentence, and the settings."""
+    low, high = 1.0 - settings.low, settings.high - 1.0
+    if math.isclose(low, high):
+        return ()
+    told = "on both sides of the clip range"
+    return (
+        ("lower bound on both sides", f"has the lower bound's {low:g} {told}", replace(settings, high=1.0 + low)),
+        ("upper bound on both sides", f"has the upper bound's {high:g} {told}", replace(settings, low=1.0 - high)),
+    )
