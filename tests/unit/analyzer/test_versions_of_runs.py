@@ -61,7 +61,7 @@ def judged(folder: Path, kind: str, beside: dict[str, float], **info: str) -> tu
 @pytest.mark.parametrize(("kind", "beside", "told"), [("k1", OLD, "before 0.8"), ("k3", NEW, "0.8 or later")])
 def test_keys_tell_the_version_and_the_version_the_definition(tmp_path: Path, kind: str, beside: str, told: str) -> None:
     report, result = judged(tmp_path, kind, {beside: 0.5})
-    assert (result.outcome, result.detail) == ("passed", "")
+    assert (result.outcome, result.detail) == ("passed", "2 of 2 compared")
     assert report.run.trainer_version == f"{told}, by its keys"
     assert f"versioned {told}, by its keys · grpo" in render([report])
 
