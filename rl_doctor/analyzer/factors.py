@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.comparison import Comparison, Explanation
+from rl_doctor.analyzer.recompute.native import as_number, nested
 from rl_doctor.analyzer.recompute.stages import MICROBATCH_OF_RANK, MINIBATCH
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ def _shifted(item: Comparison, chosen: Plan, shift: int) -> tuple[Floats, Floats
 def _factors(item: Comparison, chosen: Plan, cells: Cells) -> Iterator[Factor]:
     """Numbers of the run that are known and not 1."""
     config, steps = chosen.info.config, item.steps
-    native = config.native or {}
+    accumulated = as_number(nested(config.native, "gradient_accumulation_steps"))
     constant: list[tuple[str, str, Any]] = [
-        ("accumulation", "the number of accumulated micro-batches", native.get("gradient_accumulation_steps")),
+        ("accumulation", "the number of accumulated micro-batches", accumulated),
         ("epochs", "the number of epochs", config.epochs),
         ("group size", "the number of samples per prompt", config.group_size),
     ]
