@@ -21,11 +21,19 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "rl_doctor.collectors": ("discovery", "errors", "schema", "store", "collectors"),
     "rl_doctor.analyzer": ("discovery", "errors", "schema", "store", "analyzer"),
     # The view is what the runner hands to rules; it alone knows what the analyzer gives.
-    "rl_doctor.rules.view": ("schema", "store.facts", "analyzer.series", "analyzer.comparison", "analyzer.dialects", "rules.shares"),
+    "rl_doctor.rules.view": (
+        "schema",
+        "store.facts",
+        "analyzer.series",
+        "analyzer.comparison",
+        "analyzer.dialects",
+        "rules.shares",
+    ),
     "rl_doctor.rules": (
         "discovery",
         "schema",
         "analyzer.series",
+        "analyzer.closest",
         "analyzer.comparison",
         "analyzer.rounding",
         "report.model",

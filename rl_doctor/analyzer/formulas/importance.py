@@ -60,7 +60,8 @@ def geometric_weights(log_ratio: Floats, splits: Splits) -> Floats:
         float64 ``[sequences]``.
     """
     with np.errstate(over="ignore"):
-        return np.exp(segment_means(log_ratio, splits))
+        found: Floats = np.exp(segment_means(log_ratio, splits))
+        return found
 
 
 @checked

@@ -28,7 +28,8 @@ def sequence_log_ratio(log_ratio: Floats, splits: Splits, highest: float = np.in
     Returns:
         float64 ``[sequences]``, nat.
     """
-    return np.minimum(segment_means(log_ratio, splits), highest)
+    found: Floats = np.minimum(segment_means(log_ratio, splits), highest)
+    return found
 
 
 @checked
@@ -90,7 +91,8 @@ def geometric_mean_loss(
     """
     bounded = pessimistic_log_ratio(log_ratio, advantage, low, high)
     with np.errstate(over="ignore", invalid="ignore"):
-        return -segment_means(advantage, splits, eps) * np.exp(segment_means(bounded, splits, eps))
+        found: Floats = -segment_means(advantage, splits, eps) * np.exp(segment_means(bounded, splits, eps))
+        return found
 
 
 @checked
@@ -108,7 +110,8 @@ def geometric_weight(weight: Floats, splits: Splits, eps: float = 1e-8, floor: f
     Returns:
         float64 ``[sequences]``.
     """
-    return np.exp(segment_means(np.log(weight + floor), splits, eps))
+    found: Floats = np.exp(segment_means(np.log(weight + floor), splits, eps))
+    return found
 
 
 @checked

@@ -44,7 +44,8 @@ def value_loss(value: Floats, old: Floats, returns: Floats, clip: float = np.inf
     Returns:
         float64 ``[n]``, squared unit of the rewards.
     """
-    return 0.5 * np.maximum(*clipped_value_errors(value, old, returns, clip))
+    found: Floats = 0.5 * np.maximum(*clipped_value_errors(value, old, returns, clip))
+    return found
 
 
 @checked

@@ -50,13 +50,15 @@ class Terms:
     @cached_property
     def sequence_ratio(self) -> Floats:
         """Exp of the mean log-ratio, per sequence; 1 where the loss covers no token."""
-        return np.exp(sequence_log_ratio(self.log_ratio, selected_splits(self.batch)))
+        ratio: Floats = np.exp(sequence_log_ratio(self.log_ratio, selected_splits(self.batch)))
+        return ratio
 
     @cached_property
     def summed_ratio(self) -> Floats:
         """Exp of the summed log-ratio, per sequence (RLOO)."""
         with np.errstate(over="ignore"):
-            return np.exp(summed_log_ratio(self.log_ratio, selected_splits(self.batch)))
+            ratio: Floats = np.exp(summed_log_ratio(self.log_ratio, selected_splits(self.batch)))
+        return ratio
 
     @cached_property
     def ratio(self) -> Floats:
