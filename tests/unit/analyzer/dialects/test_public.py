@@ -12,8 +12,6 @@ from rl_doctor.analyzer.logged import Logged
 from tests.unit.analyzer.dialects.logs import meanings
 
 RUNS = Path(__file__).parents[5] / "shared" / "runs"
-TERMINATED = {f"completions/{statistic}_terminated_length" for statistic in ("max", "mean", "min")}
-ENDS = {"clip_ratio/high_max", "clip_ratio/low_min"}
 FORK = {
     "group_reward_all_zero_rate", "group_reward_at_least_one_positive_rate", "group_reward_positive_responses_per_group_max",
     "group_reward_positive_responses_per_group_mean", "group_reward_sum_per_group_mean", "num_turns_max", "num_turns_min",
@@ -23,12 +21,12 @@ FORK = {
 ASSISTANT = {f"assistant_response_length_{statistic}" for statistic in ("max", "mean", "min")}
 
 EXPECTED = {
-    "trl-grpo-no-signal/trainer_state.json": ("trl", "grpo", TERMINATED | ENDS),
+    "trl-grpo-no-signal/trainer_state.json": ("trl", "grpo", set()),
     "trl-healthy-one-kl-spike/trainer_state.json": ("trl", "grpo", set()),
-    "trl-healthy-slow/trainer_state.json": ("trl", "grpo", TERMINATED | ENDS),
+    "trl-healthy-slow/trainer_state.json": ("trl", "grpo", set()),
     "trl-short-inconclusive/trainer_state.json": ("trl", "grpo", set()),
     "trl-short-inconclusive/stdout.log": ("trl", "grpo", set()),
-    "trl-string-values/stdout.log": ("trl", "grpo", {*TERMINATED, *ENDS, "tools/call_frequency", "tools/failure_frequency"}),
+    "trl-string-values/stdout.log": ("trl", "grpo", {"tools/call_frequency", "tools/failure_frequency"}),
     "custom-healthy/metrics.jsonl": (None, None, {"accuracy", "format_rate", "truncated_count"}),
     "custom-healthy-saturating/step_logs.json": (None, None, set()),
     "verl-all-zero-reward/training_metrics.csv": ("verl", None, FORK | ASSISTANT | {"group_size_mean"}),
