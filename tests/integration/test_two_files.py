@@ -121,6 +121,6 @@ def test_a_log_is_recognised_and_the_pages_list_them(copy: Path, tmp_path: Path)
     program = "import json; from tools import gen_docs; print(json.dumps(gen_docs.pages()))"
     pages = json.loads(run(copy, "-c", f"import sys; sys.path.insert(0, {str(copy)!r}); {program}"))
     assert "| `brandnew.square` | reward^2 | mean_i R^2 | Mean squared reward. | `reward` | arithmetic |" in pages["metrics.md"]
-    assert "Brand New `bn/drift`" in pages["metrics.md"]
+    assert "| Brand New | `bn/drift` |" in pages["metrics.md"]
     assert "mean over rows of their mean of old - new" in pages["dialects/brand-new.md"]
     assert "| [Brand New](dialects/brand-new.md) | 2 |  | 1 |  | 1 |" in pages["dialects.md"]

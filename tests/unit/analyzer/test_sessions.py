@@ -168,7 +168,7 @@ def test_steps_of_an_unknown_number_of_ranks_are_not_compared(tmp_path: Path) ->
     nowhere = replace(run, recorded_in={})
     assert compared(nowhere) == {}
     plan = reconcile.plan(nowhere.info, nowhere.columns, nowhere.metrics(), {})
-    assert "world size" in plan.reason
+    assert "settings of the sessions" in plan.reason
 
 
 def test_windows_that_mix_sessions_are_not_compared() -> None:
