@@ -285,7 +285,8 @@ class _Fold:
             for name in sorted(values)
             if not lacking(sequence_values()[name].needs, source.columns, source.info.config)
         ]
-        self._rollouts = Rollouts(source.info, names - values, computed)
+        rows = {name for name in names - values if not is_token(name)}  # a column of tokens is only asked to be there
+        self._rollouts = Rollouts(source.info, rows, computed)
         base = requirements({name for r in self._by_reduction for name in (*r.needs, *r.optional)})[0]
         base |= requirements(name for value in computed for name in (*value.needs, *value.optional))[0]
         base |= {"is_padding", _DROPPED} | (KEYS if self._rollout else set())

@@ -25,12 +25,15 @@ from tests.unit.analyzer.recompute import reference_verl, test_openrlhf
 from tests.unit.analyzer.reference_trl import trl_run
 from tests.unit.analyzer.rows import CONFIG
 
-WORDS: Final[Mapping[str, str]] = {
+WORDS: Final[Mapping[str, str | bool]] = {
     "ratio_type": "token", "importance_sampling": "token", "kl_estimator": "k3", "kl_loss_type": "k3", "action": "mask",
     "reference_policy_kl_type": "k3", "agg": "mean", "level": "token", "metric": "ratio", "cispo_anchor": "old",
     "dppo_type": "binary_tv", "weight_type": "token", "adv_estimator": "grpo", "advantage_estimator": "grpo",
+    "tis_ratio_type": "token", "sequence_mask_metric": "geometric", "enable_old_logprobs_recompute": True,
+    "use_leave_one_out_baseline": True, "enabled": True, "use_pg_clip_range": True, "use_on_policy_kl_approximation": True,
+    "use_unbiased_kl": True,
 }  # fmt: skip
-"""Settings that are words: last part of their name -> one of them."""
+"""Settings that are words or flags: last part of their name -> one of their values."""
 WORD: Final = "2"
 """What stands in the place of a family's name."""
 

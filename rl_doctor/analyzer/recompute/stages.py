@@ -413,7 +413,7 @@ class Ranges:
         merged = dict(self.groups)
         for key, item in other.groups.items():
             merged[key] = merged[key] + item if key in merged else item
-        return Ranges(merged)
+        return Ranges(dict(sorted(merged.items())))
 
 
 def ranges_by(

@@ -101,7 +101,8 @@ def test_logged_metrics_of_tokens_are_not_compared_and_those_of_rows_are(whole: 
     assert "logged-metric-mismatch" in verdict(sampled(shifted["critic/rewards/mean"], SHARE)).alarms()
     blind = verdict(sampled(shifted["actor/entropy"], SHARE))
     assert not blind.alarms()
-    assert "sampled: " in blind.skipped["logged-metric-mismatch"]
+    told = dict(report_of(sampled(shifted["actor/entropy"], SHARE)).run.not_recomputed)
+    assert told["actor/entropy"] == "tokens of the steps were left out to save space"
 
 
 def test_a_thinned_run_is_exact_at_the_steps_that_are_whole(whole: SimulatedRun) -> None:
@@ -137,10 +138,13 @@ def test_silent_on_healthy_runs(kind: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(diseases()) - {UNDAMAGED}))
 def test_half_of_the_groups_show_every_disease(name: str) -> None:
     disease = diseases()[name]
-    found = verdict(sampled(disease.make(0), 0.5))
+    run = sampled(disease.make(0), 0.5)
+    found = verdict(run)
     assert not found.crashed
-    if found.skipped.get(disease.rule, "").startswith("data sampled"):
-        return  # the number of a log that is wrong cannot be told from a sample
+    if disease.rule == "logged-metric-mismatch" and disease.rule not in found.found:
+        told = dict(report_of(run).run.not_recomputed)  # a number of tokens cannot be told from a sample, and that is said
+        assert told["actor/kl_loss"] == told["actor/ppo_kl"] == "tokens of the steps were left out to save space"
+        return
     assert disease.rule in found.found, found.skipped.get(disease.rule, "passed")
     assert SEVERITY_ORDER[found.found[disease.rule][0]] >= SEVERITY_ORDER[disease.least]
     assert not set(found.alarms()) - {disease.rule, *disease.allowed}

@@ -102,7 +102,7 @@ class _ByMicroBatch:
         merged = dict(self.groups)
         for key, item in other.groups.items():
             merged[key] = merged[key] + item if key in merged else item
-        return _ByMicroBatch(merged)
+        return _ByMicroBatch({key: merged[key] for key in sorted(merged)})  # what is averaged over them adds up in one order
 
 
 def _micro_batches(batch: Batch, engine: str) -> list[tuple[tuple[int, ...], Batch]]:
