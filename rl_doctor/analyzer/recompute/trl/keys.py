@@ -178,11 +178,12 @@ def _lengths(settings: Settings, columns: Collection[str], names: Collection[str
     if "role" in columns:
         needs, values = (value("generated"),), column(value("generated"))
     elif "response_mask" in columns and not settings.rloo:
-        needs, values = (*needs, value("tokens")), rollouts.completion_lengths(settings, value("tokens"))
+        needs = (*needs, value("tokens"), value("between"))
+        values = rollouts.completion_lengths(settings, masked=True)
     elif told:
         return
     else:
-        values = rollouts.completion_lengths(settings, None)
+        values = rollouts.completion_lengths(settings, masked=False)
     if settings.masks_truncated and version.counts_before_mask is not True:
         return
     whole = "role" not in columns and not told

@@ -248,26 +248,29 @@ def _sums_exactly(number: float, times: int) -> bool:
     return bool((multiples == multiples.astype(np.float32)).all())
 
 
-def completion_lengths(settings: Settings, selected: str | None) -> Values:
-    """Tokens of each response: where its mask leaves some out, which tools or environments wrote, those in it.
+def completion_lengths(settings: Settings, *, masked: bool) -> Values:
+    """Tokens of each response: where the mask leaves out some between others, which tools or environments wrote, those in it.
+
+    A mask that only ends elsewhere than the response is not that of a tool.
 
     Args:
         settings: the configuration.
-        selected: the value per sequence that counts the tokens in the mask; None where there is no mask to count.
+        masked: whether there is a mask to count.
 
     Returns:
         Batch -> lengths ``[n_sequences]``; NaN for a response that is not in the mask because it is truncated, which does not
-        tell what of it is a tool's, and for all where the version is not known to leave out what tools wrote.
+        tell what of it is a tool's, and for all where the version is not known to leave out what tools wrote, or where more than
+        the last token is left out behind the others, which a tool may have written.
     """
 
     def values(batch: Batch) -> Floats:
         whole = batch.columns["response_length"].astype(np.float64)
-        if selected is None:
+        if not masked:
             return whole
-        inside = batch.columns[selected].astype(np.float64)
+        inside, between = (batch.columns[value(name)].astype(np.float64) for name in ("tokens", "between"))
+        if not between.any():
+            return np.where((inside < whole - 1) & (inside > 0), np.nan, whole)
         truncated = (inside == 0) & (whole > 0) & settings.masks_truncated
-        if not ((inside != whole) & ~truncated).any():
-            return whole
         return np.where(truncated | (not settings.version.counts_generated), np.nan, inside)
 
     return values

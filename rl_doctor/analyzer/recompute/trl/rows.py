@@ -7,7 +7,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, positions, selected, selected_splits
+from rl_doctor.analyzer.derive import (
+    Floats,
+    per_sequence_counts,
+    per_sequence_sums,
+    positions,
+    selected,
+    selected_splits,
+    selection,
+)
 from rl_doctor.analyzer.formulas.segments import segment_extremes, segment_sums
 from rl_doctor.analyzer.registry import PER_SEQUENCE_PREFIX, sequence_value
 from rl_doctor.schema import ROLES
@@ -19,6 +27,14 @@ _ASSISTANT: Final = ROLES.index("assistant")
 @sequence_value("trl_tokens", needs=("response_mask",))
 def _tokens(batch: Batch) -> NDArray[np.int64]:
     return per_sequence_counts(batch)
+
+
+@sequence_value("trl_between", needs=("response_mask",))
+def _between(batch: Batch) -> Floats:
+    """Tokens that the mask leaves out between others that it has: what tools and environments wrote."""
+    counts = per_sequence_counts(batch)
+    first, last = segment_extremes(positions(batch)[selection(batch)].astype(np.float64), selected_splits(batch))
+    return np.where(counts > 0, last - first + 1.0 - counts, 0.0)
 
 
 @sequence_value("trl_generated", needs=("response_length", "role"))
