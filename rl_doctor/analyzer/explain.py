@@ -33,9 +33,9 @@ from rl_doctor.store.metric_log import MetricLog
 Flags = NDArray[np.bool_]
 Steps = NDArray[np.int64]
 
-_PASSES: Final = 25
+_PASSES: Final = 16
 """Sums over the tokens of a step that the second pass may take, per step of the first."""
-_FEW, _MOST = 3, 24
+_FEW, _MOST = 3, 16
 """Rows of a log at which all hypotheses are tried, and those at which the ones that are left are."""
 _RANKS: Final = 8
 _CELL_COLUMNS: Final = frozenset({*CELL, "is_padding", "tokens_dropped"})

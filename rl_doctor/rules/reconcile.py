@@ -59,7 +59,7 @@ def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip | 
     padded width or the prompt, the other mask), another value (KL estimate, direction, base, clamp, clip range), other rows
     (means or sums of sequences), other stages (weighted or not, per rank, micro-batch, mini-batch, summed, one of them alone),
     another sign or coefficient of a term, another deviation, the number of another step, a factor that the run knows. Those that
-    fit at one of these are computed at up to 24 steps, evenly spread. Those that equal the log there, within rounding alone, at
+    fit at one of these are computed at up to 16 steps, evenly spread. Those that equal the log there, within rounding alone, at
     ``explained`` of the steps are named as the cause, the best first; those that the data cannot tell from each other together.
     What tokens cannot reproduce, such as the entropy of a part of the vocabulary, is only called consistent. If none fits, that
     is said.
