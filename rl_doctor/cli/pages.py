@@ -1,4 +1,4 @@
-"""The page of a rule and the tables of metrics, in Markdown: what ``explain`` prints and what ``docs/`` holds."""
+"""The page of a rule, and tables, in Markdown: what ``explain`` prints and what ``docs/`` holds."""
 
 from __future__ import annotations
 
@@ -37,12 +37,6 @@ def rule_page(rule: Rule, metrics: Mapping[str, Metric]) -> str:
 def summary(rule: Rule) -> str:
     """The first sentence of the rule's page."""
     return inspect.cleandoc(rule.doc).partition("\n\n")[0].replace("\n", " ")
-
-
-def metric_rows(metrics: Iterable[Metric]) -> list[str]:
-    """A Markdown table of metrics."""
-    rows = ((f"`{item.name}`", item.unit, item.formula, item.doc, _code_list(item.needs), item.source) for item in metrics)
-    return table(("metric", "unit", "formula", "what it is", "needs", "source"), rows)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

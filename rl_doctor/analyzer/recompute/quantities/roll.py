@@ -26,7 +26,6 @@ from rl_doctor.analyzer.recompute.stages import Flags
 from rl_doctor.store.batch import Batch
 
 _ENGINE: Final = ("old_logprob", "rollout_logprob")
-_UNITS: Final = ("token", "geometric", "sequence", "segment")
 
 
 def _at_tokens(batch: Batch, rows: Floats | Flags) -> Floats:
