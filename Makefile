@@ -4,7 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo fmt lint type test test-unit test-trainers docs docs-check check clean clean-trainers
+# Thousands of tests start Python; each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo fmt lint type test test-unit test-trainers scorecard screenshots docs docs-check check clean clean-trainers
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -16,7 +19,7 @@ $(VENV)/core: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/dev: $(VENV)/core
-	$(VENV)/bin/python $(PIP) --group dev
+	$(VENV)/bin/python $(PIP) --group dev --editable '.[app,notify]'
 	@touch $@
 
 demo: $(VENV)/core  ## check the recorded runs that ship with the package
@@ -41,6 +44,12 @@ test-trainers:  ## tests against real trainers, each in an environment of its ow
 	$(PYTHON) tools/trainer_env.py test $(TRAINERS)
 
 test: test-unit test-trainers  ## set up what the tests need and run them all
+
+scorecard: $(VENV)/dev  ## measure recall, false alarms, latency and sensitivity, and write docs/scorecard.md (two hours on 2 cores)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.scorecard --write docs/scorecard.md $(SCORECARD)
+
+screenshots: $(VENV)/dev  ## take pictures of the app's pages for docs/images (needs Chromium)
+	$(VENV)/bin/python tools/screenshots.py
 
 docs: $(VENV)/dev  ## generate docs/ from the code
 	$(VENV)/bin/python tools/gen_docs.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,6 +32,10 @@ class ChangedError(InputError):
     """The input was changed while it was read, by a recorder that saves space: opened anew, it can be read."""
 
 
+class SeveralRunsError(InputError):
+    """A folder of runs was given for one run: waiting mends nothing, one of them has to be named."""
+
+
 class NothingToJudgeError(DoctorError):
     """The input was read, but holds nothing that could be judged: no row, no known column, only NaN."""
 
@@ -40,6 +45,21 @@ class NothingToJudgeError(DoctorError):
 def shown(path: Path) -> str:
     """A path as messages name it: an address has its two slashes, of which a path keeps one."""
     return _ADDRESS.sub(r"\1://", str(path))
+
+
+def unreadable(path: Path, error: OSError) -> InputError:
+    """What is told of a path that the system does not let be read: the file in it, if the system names one, and what to do.
+
+    Args:
+        path: what was to be read.
+        error: what the system said.
+    """
+    where = shown(path) if error.filename is None else os.fsdecode(error.filename)
+    if isinstance(error, PermissionError):
+        return InputError(f"{where}: no permission to read it; change its mode or run as its owner")
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{where}: no such file or folder")
+    return InputError(f"{where}: cannot be read ({error.strerror or error})")
 
 
 def suggestion(word: str, candidates: Iterable[str], *, close: float = 0.6) -> str:

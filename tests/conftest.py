@@ -17,3 +17,9 @@ def plain_terminal(monkeypatch):
     for name in ("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "TERM", "RL_DOCTOR_TRACEBACK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    """No test reads or leaves states in the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))

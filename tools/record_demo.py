@@ -23,7 +23,7 @@ import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl.trainer import grpo_trainer
 
 import rl_doctor
@@ -185,7 +185,7 @@ class Scenario:
     title: str
     errors: tuple[str, ...] = ()
     args: Mapping[str, Any] = field(default_factory=dict)
-    trainer: type[GRPOTrainer] = GRPOTrainer
+    trainer: type[GRPOTrainer | RLOOTrainer] = GRPOTrainer
     rewards: tuple[Callable[..., list[float]], ...] = (even,)
     rollout: Callable[..., dict[str, list[Any]]] | None = None
     folder: Path = DEMO
@@ -236,6 +236,18 @@ SCENARIOS = (
         "agentic", "a healthy run of two turns with the answer of an environment between them", args={"max_steps": 60},
         rollout=with_environment, folder=TEST_DATA, token_ids=True,
     ),
+    Scenario(
+        "minibatches", "a healthy run that trains on each generation batch in four mini-batches",
+        args={"max_steps": 64, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "steps_per_generation": 4,
+              "num_iterations": 1, "learning_rate": 5e-4},
+        trainer=WithSamplerLogprobs, folder=TEST_DATA, token_ids=True,
+    ),
+    Scenario(
+        "rloo", "a healthy run with RLOO, in two mini-batches per generation batch",
+        args={"max_steps": 64, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "steps_per_generation": 2,
+              "num_iterations": 1, "learning_rate": 5e-4},
+        trainer=RLOOTrainer, folder=TEST_DATA, token_ids=True,
+    ),
 )  # fmt: skip
 
 
@@ -274,10 +286,10 @@ def train(scenario: Scenario, run: Path, scratch: Path) -> None:
     trainer = scenario.trainer(
         model=str(scratch / "model"),
         reward_funcs=list(scenario.rewards),
-        args=GRPOConfig(**(settings | dict(scenario.args))),
+        args=(RLOOConfig if scenario.trainer is RLOOTrainer else GRPOConfig)(**(settings | dict(scenario.args))),
         train_dataset=dataset,
         processing_class=words,
-        rollout_func=scenario.rollout,
+        **({} if scenario.rollout is None else {"rollout_func": scenario.rollout}),
     )
     recorder = rl_doctor.attach(trainer, run, record_token_ids=scenario.token_ids)
     trainer.train()

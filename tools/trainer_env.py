@@ -1,4 +1,4 @@
-"""Run the tests of real trainers, each in an environment of its own that is built if need be.
+"""Run the tests of real trainers, each in an environment of its own that is built if need be, as many at once as there are cores.
 
 Environments lie outside the checkout, below ``$XDG_CACHE_HOME/rl-doctor/trainers`` (by default ``~/.cache``), in folders named
 after the trainer and a hash of all that they are built from. Checkouts share them, so they hold packages of others only: the
@@ -18,12 +18,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS: Mapping[str, str] = {"trl": "trl", "loops": "trl", "verl": "verl", "openrlhf": "openrlhf"}
-"""Folder of ``tests/trainers`` -> trainer whose ``requirements.txt`` its tests need."""
+FOLDERS: Mapping[str, str] = {"trl": "trl", "verl": "verl", "openrlhf": "openrlhf", "loops": "trl"}
+"""Folder of ``tests/trainers`` -> trainer whose ``requirements.txt`` its tests need; those that take longest first."""
 
 RECIPE = 1
 """To be raised when the way an environment is built changes."""
@@ -166,14 +167,24 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}}
 
 
-def run(name: str, arguments: Sequence[str]) -> int:
-    """Run pytest over a folder of ``tests/trainers`` with its environment; its exit code."""
+def run(name: str, arguments: Sequence[str], *, alone: bool) -> int:
+    """Run pytest over a folder of ``tests/trainers`` with its environment; its exit code.
+
+    Beside others it computes with one thread, and what it prints comes in one piece, once it has ended.
+    """
     with environment(FOLDERS[name]) as (python, lock):
-        settings = clean_environment()
+        settings = {} if alone else {"OMP_NUM_THREADS": "1"}
+        settings |= clean_environment()
         settings |= {"PYTHONPATH": str(ROOT), "PATH": f"{python.parent}{os.pathsep}{settings.get('PATH', os.defpath)}"}
         command = [str(python), "-m", "pytest", f"tests/trainers/{name}", "-m", "trainer", *arguments]
         say(f"tests/trainers/{name}, with {python}")
-        return subprocess.run(command, cwd=ROOT, env=settings, pass_fds=(lock,), check=False).returncode
+        start, caught = time.monotonic(), None if alone else subprocess.PIPE
+        ended = subprocess.run(
+            command, cwd=ROOT, env=settings, pass_fds=(lock,), stdout=caught, stderr=caught and subprocess.STDOUT, check=False
+        )
+    said = (ended.stdout or b"").decode(errors="replace")
+    say(f"tests/trainers/{name} took {time.monotonic() - start:.0f} s\n{said}")
+    return ended.returncode
 
 
 def say(line: str) -> None:
@@ -185,7 +196,7 @@ def main() -> None:
     """Run tests, or remove the environments."""
     parser = argparse.ArgumentParser(description="Run the tests of real trainers in environments of their own, built if need be.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    test = verbs.add_parser("test", help="run folders of tests/trainers, one after the other")
+    test = verbs.add_parser("test", help="run folders of tests/trainers, as many at once as there are cores")
     test.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(FOLDERS)}; all by default")
     test.add_argument("--pytest", default=[], action="append", metavar="ARG", help="a further argument of pytest; repeatable")
     verbs.add_parser("clean", help="remove all environments that nobody uses")
@@ -196,13 +207,14 @@ def main() -> None:
     names = chosen.names or list(FOLDERS)
     if unknown := [name for name in names if name not in FOLDERS]:
         parser.error(f"no such folder: {', '.join(unknown)}; there are {', '.join(FOLDERS)}")
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        started = {name: pool.submit(run, name, chosen.pytest, alone=len(names) == 1) for name in names}
     failed = []
-    for name in names:
+    for name, suite in started.items():
         try:
-            code = run(name, chosen.pytest)
+            failed += [name] if suite.result() else []
         except subprocess.CalledProcessError as error:
             raise SystemExit(f"trainer_env: {FOLDERS[name]}: {' '.join(map(str, error.cmd))} failed") from error
-        failed += [name] if code else []
     raise SystemExit(f"trainer_env: failed: {', '.join(failed)}" if failed else None)
 
 

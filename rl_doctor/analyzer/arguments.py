@@ -9,11 +9,12 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rl_doctor.frozen import frozen
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -26,7 +27,7 @@ _ANY: Final = ("any",)
 _LONGEST: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parameter:
     """What one argument must be.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rl_doctor.frozen import frozen
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -16,7 +18,7 @@ _PRECISION: Final = 1e-12
 """Difference up to which two explanations are the same number, relative."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Explanation:
     """What a key would be if it were computed in one known wrong way.
 
@@ -35,7 +37,15 @@ class Explanation:
     approximate: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen
+class Untried:
+    """An explanation that could not be tried: its name, and the columns that the run lacks for it."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+@frozen(eq=False)
 class Comparison:
     """One logged metric against its recomputation.
 
@@ -48,10 +58,11 @@ class Comparison:
         recomputed: float64 ``[n]``.
         tolerance: float64 ``[n]``, what rounding in the trainer and in the log can explain.
         explanations: known ways to get it wrong, the most specific first; none where the log is right.
-        untried: further ones, each with the columns that it needs.
+        untried: further ones, for which the run lacks columns.
         looked: bool ``[n]``, where the explanations were looked at; None for everywhere.
         unreal_steps: int64 ``[m]``, further steps: there the recomputed number is finite and the logged one is not.
         unreal: float64 ``[m]``, what was logged there.
+        doubt: what shows that rows of the recording may be missing, of which the recomputed numbers then lack a part; or "".
     """
 
     name: str
@@ -62,10 +73,11 @@ class Comparison:
     recomputed: Floats
     tolerance: Floats
     explanations: tuple[Explanation, ...] = ()
-    untried: tuple[str, ...] = ()
+    untried: tuple[Untried, ...] = ()
     looked: Flags | None = None
     unreal_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     unreal: Floats = field(default_factory=lambda: np.empty(0))
+    doubt: str = ""
 
     @property
     def compared(self) -> int:
@@ -73,7 +85,7 @@ class Comparison:
         return len(self.steps) + len(self.unreal_steps)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Fit:
     """How well an explanation fits.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 FIRST_STEP: Final = "rollout_first_step"
 """Sequence column that the engine adds: the first step that trained on the row's generation batch (needs rollout_step)."""
+SEEN: Final = MappingProxyType({"group_seen": "group", "prompt_seen": "prompt"})
+"""Sequence columns that the engine adds, each with what it follows from: 1 where that was in an earlier batch, else 0."""
 
 _SHORT_STRETCH: Final = 128
 """Mean number of tokens below which going over stretches costs more than taking their tokens by a mask first."""
@@ -80,13 +83,19 @@ def flags_in(splits: NDArray[np.int64], flags: Bools) -> NDArray[np.int64]:
 
 def spread(batch: Batch, rows: NDArray[Any]) -> NDArray[Any]:
     """A value per sequence ``[n_sequences]`` at each of its stored tokens, ``[n_tokens]``."""
-    return np.repeat(rows, np.diff(batch.splits))
+    return np.repeat(rows, batch.lengths)
 
 
 @derived
 def positions(batch: Batch) -> NDArray[np.int64]:
     """Int64 ``[n_tokens]``: position of each stored token in its row, from 0."""
-    return np.arange(batch.n_tokens, dtype=np.int64) - np.repeat(batch.splits[:-1], np.diff(batch.splits))
+    return np.arange(batch.n_tokens, dtype=np.int64) - np.repeat(batch.splits[:-1], batch.lengths)
+
+
+@derived
+def selected_positions(batch: Batch) -> NDArray[np.int64]:
+    """Int64 ``[n_selected]``: position of each selected token in its row."""
+    return positions(batch)[selection(batch)]
 
 
 def finite(batch: Batch, name: str) -> Bools:

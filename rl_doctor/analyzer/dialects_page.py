@@ -194,7 +194,7 @@ def _metric(item: Name) -> str:
 
 def when(item: Name) -> str:
     """Under which versions, algorithms and other circumstances a name has its meaning; "" for all."""
-    told = [", ".join(sorted(item.algorithms))] if item.algorithms else []
+    told = [", ".join(sorted(one or "algorithm not known" for one in item.algorithms))] if item.algorithms else []
     if item.since is not None:
         told.append(f"from {dotted(item.since)} on")
     if item.until is not None:

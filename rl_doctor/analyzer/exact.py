@@ -13,15 +13,14 @@ SHIFT: Final = 1126
 UNIT: Final = 1 << SHIFT
 """The number 1 as an exact total."""
 _MANTISSA: Final = 2.0**53
-_SHORT: Final = 64
+SHORT: Final = 256
+"""Up to so many values ``short_total`` is faster than array operations."""
 _LARGEST: Final = 2.0**900
 """Above this the split into parts could overflow, and values are added one by one."""
 
 
 def exact_total(values: NDArray[np.float64]) -> int:
     """The sum of finite float64 values ``[n]`` as an integer in units of 2**-1126. Exact for any n below 2**40."""
-    if values.size <= _SHORT:
-        return short_total(values.tolist())
     return exact_totals(values[np.newaxis])[0]
 
 
@@ -32,11 +31,10 @@ def exact_totals(values: NDArray[np.float64]) -> list[int]:
     few bits in those that float64 adds them without rounding in any order. Source: S. Rump, T. Ogita, S. Oishi, Accurate
     floating-point summation, part I, 2008 (ExtractVector).
     """
+    if values.size <= SHORT:
+        return [short_total(row) for row in values.tolist()]
     totals = [0] * len(values)
-    size = values.shape[1]
-    if not size:
-        return totals
-    spare = size.bit_length() + 1
+    spare = values.shape[1].bit_length() + 1
     rest = values
     while True:
         largest: list[float] = np.abs(rest).max(axis=1).tolist()
@@ -53,8 +51,22 @@ def exact_totals(values: NDArray[np.float64]) -> list[int]:
 
 
 def short_total(values: list[float]) -> int:
-    """The sum of finite values one by one: for few of them cheaper than the fixed cost of the array operations."""
-    return sum(map(_units, values))
+    """The sum of finite values, for few of them cheaper than the fixed cost of the array operations.
+
+    ``math.fsum`` rounds the exact sum once; what that left out is the sum with the result taken away, until nothing is left.
+
+    Raises:
+        ValueError: a value is NaN, or infinities of both signs are among them.
+        OverflowError: a value is infinite.
+    """
+    total, rest = 0, values
+    try:
+        while part := math.fsum(rest):
+            total += _units(part)
+            rest = [*rest, -part]
+    except OverflowError:  # also of finite values whose sum is beyond the range of float64
+        return sum(map(_units, values))
+    return total
 
 
 def _units(value: float) -> int:

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.closest import multiplied, pairs
-from rl_doctor.analyzer.comparison import Comparison, Explanation, differing, fits
+from rl_doctor.analyzer.comparison import Comparison, Explanation, Untried, differing, fits
 from rl_doctor.analyzer.derive import Floats
 from rl_doctor.analyzer.dialects.recipes import CELL
-from rl_doctor.analyzer.engine import Source, analyze, lacking
+from rl_doctor.analyzer.engine import analyze
 from rl_doctor.analyzer.factors import multipliers, plain_explanations
+from rl_doctor.analyzer.needs import Source, lacking
 from rl_doctor.analyzer.recompute.canonical import canonical_keys
-from rl_doctor.analyzer.recompute.registry import Hypothesis, Logged
+from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged
 from rl_doctor.analyzer.recompute.stages import Summed
 from rl_doctor.analyzer.recompute.variations.cells import RANK, Cells, Gathered, ranks_of
 from rl_doctor.analyzer.recompute.variations.family import COUNTED, definition, variations
 from rl_doctor.analyzer.recompute.variations.measures import Own, Varied
 from rl_doctor.analyzer.reconcile import Plan
-from rl_doctor.analyzer.registry import Metric
+from rl_doctor.analyzer.registry import Metric, Reduction
 from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.analyzer.series import Series
 from rl_doctor.analyzer.windows import entry_metrics, entry_series, over_windows
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import COLUMNS, RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
@@ -41,7 +44,7 @@ _RANKS: Final = 8
 _CELL_COLUMNS: Final = frozenset({*CELL, "is_padding", "tokens_dropped"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Excerpt:
     """Some steps of a run."""
 
@@ -109,6 +112,8 @@ class _Second:
         self._looked = _looked_at(judged, items, _MOST)
         few = _looked_at({name: np.isin(items[name].steps, rows) for name, rows in self._looked.items()}, items,
                          int(np.clip(_PASSES * most / max(len(shares), 1), 1, _FEW)))  # fmt: skip
+        self._rounding = {name: log_rounding(item.logged) for name, item in items.items()}
+        self._rows = {name: self._looked_rows(items[name], key) for name, key in self._keys.items()}
         first = self._gather(self._varied, self._steps_of(few))
         self._values = {name: self._tried(items[name], key, first) for name, key in self._keys.items()}
         left = {name: self._left(items[name], found, first) for name, found in self._values.items()}
@@ -133,11 +138,11 @@ class _Second:
                 self._varied[name], self._rolled[name] = [], []
         return found
 
-    def _variations(self) -> tuple[dict[str, list[Varied]], dict[str, list[Hypothesis]], dict[str, list[str]]]:
+    def _variations(self) -> tuple[dict[str, list[Varied]], dict[str, list[Hypothesis]], dict[str, list[Untried]]]:
         """Of each key what is a sum over parts of a step, what is not, and what the run lacks the columns for."""
         varied: dict[str, list[Varied]] = {}
         rolled: dict[str, list[Hypothesis]] = {}
-        untried: dict[str, list[str]] = {}
+        untried: dict[str, list[Untried]] = {}
         for name, key in self._keys.items():
             varied[name], rolled[name], untried[name] = [], [], []
             for special in key.hypotheses():
@@ -153,10 +158,10 @@ class _Second:
             ]
         return varied, rolled, untried
 
-    def _lacks(self, key: str, name: str, needs: Collection[str], untried: dict[str, list[str]]) -> bool:
+    def _lacks(self, key: str, name: str, needs: Collection[str], untried: dict[str, list[Untried]]) -> bool:
         lacks = lacking(needs, self._chosen.columns, self._chosen.info.config)
         if lacks:
-            untried[key].append(f"{name} (needs {', '.join(lacks)})")
+            untried[key].append(Untried(name, tuple(lacks)))
         return bool(lacks)
 
     def _steps_of(self, looked: Mapping[str, Steps]) -> frozenset[int]:
@@ -168,6 +173,13 @@ class _Second:
             for start, end in zip(starts[inside].tolist(), ends[inside].tolist(), strict=True):
                 steps.update(range(start + 1, end + 1))
         return frozenset(steps)
+
+    def _looked_rows(self, item: Comparison, key: Logged) -> tuple[NDArray[np.intp], Steps, Steps]:
+        """The rows of a key that are looked at: where they are in the comparison, the step before each of them, and its last."""
+        at = np.flatnonzero(np.isin(item.steps, self._looked[item.name]))
+        starts, ends, _ = self._chosen.rows_of(key)
+        row = np.searchsorted(ends, item.steps[at])
+        return at, starts[row], ends[row]
 
     def _gather(self, varied: Mapping[str, Sequence[Varied]], steps: frozenset[int]) -> Cells:
         """The sums of hypotheses at some steps."""
@@ -193,25 +205,33 @@ class _Second:
             return []
         numbers = np.stack([one.numbers for one in multipliers(item, self._chosen, cells)])
         looked = np.isin(item.steps, self._looked[item.name])
-        rounding = log_rounding(item.logged) / np.abs(numbers)
+        rounding = self._rounding[item.name] / np.abs(numbers)
         alone = _fits_multiplied(item, np.where(looked, item.recomputed, np.nan), item.tolerance + rounding, numbers)
         return [
             one
             for one in found
-            if _fits_somewhere(item, one) or (not alone and _fits_multiplied(item, one.values, one.slack + rounding, numbers))
+            if bool((np.abs(item.logged - one.values) <= one.slack + self._rounding[item.name]).any())
+            or (not alone and _fits_multiplied(item, one.values, one.slack + rounding, numbers))
         ]
 
     def _engine(self) -> Mapping[str, Series]:
         """What the engine gives of hypotheses about statistics: of tokens at these steps, of generation batches at all."""
         token: list[Metric] = []
         rollout: list[Metric] = []
+        steps = self._steps_of(self._looked)
+        limited: dict[Reduction, Reduction] = {}
         for name, hypotheses in self._rolled.items():
             for one in hypotheses:
-                made = entry_metrics(f"{name}: {one.name}", self._keys[name].unit, one.reduction, one.entries)
-                (rollout if one.reduction.level == "rollout" else token).extend(made)
+                label, unit, reads = f"{name}: {one.name}", self._keys[name].unit, one.reduction
+                if reads.level != "rollout":
+                    token += entry_metrics(label, unit, reads, one.entries)
+                    continue
+                if reads not in limited:
+                    limited[reads] = replace(reads, partial=partial(_at_steps, reads=reads, steps=steps), zero=_Perhaps())
+                rollout += entry_metrics(label, unit, limited[reads], partial(_entries, of=one.entries))
         found: dict[str, Series] = {}
         if token:
-            found |= analyze(_Excerpt(self._source, self._steps_of(self._looked)), [], token).series
+            found |= analyze(_Excerpt(self._source, steps), [], token).series
         if rollout:
             found |= analyze(self._source, [], rollout).series
         return found
@@ -227,7 +247,7 @@ class _Second:
             values = [one.explanation for one in tried if not one.staged]
             stages = [one.explanation for one in self._told_apart(one for one in tried if one.staged)]
             found = [sign, *self._of_statistics(item, key), *values, *factors, *stages]
-        rounding = log_rounding(item.logged)
+        rounding = self._rounding[item.name]
         explanations = tuple(replace(one, tolerance=one.tolerance + rounding) for one in found)
         single = replace(item, explanations=explanations, looked=looked, untried=tuple(self._untried.get(item.name, ())))
         wrong = self._wrong[item.name]
@@ -268,11 +288,35 @@ class _Second:
 
     def _at_rows(self, item: Comparison, key: Logged, steps: Steps, sums: tuple[Floats, Floats, Floats]) -> tuple[Floats, Floats]:
         """Values and tolerances at the steps of the comparison, NaN where they were not looked at."""
-        starts, ends, _ = self._chosen.rows_of(key)
-        at = np.searchsorted(ends, item.steps)
-        starts, ends = starts[at], ends[at]
-        values, slack = over_windows(key.window, starts, ends, steps, sums)
-        return np.where(np.isin(ends, self._looked[item.name]), values, np.nan), slack
+        at, starts, ends = self._rows[item.name]
+        values, slack = np.full((2, len(item.steps)), np.nan)
+        values[at], slack[at] = over_windows(key.window, starts, ends, steps, sums)
+        return values, slack
+
+
+@frozen(eq=False)
+class _Perhaps:
+    """A state, or None for a generation batch that is not looked at: all are read, as each may be spread over later steps."""
+
+    state: Any = None
+
+    @property
+    def count(self) -> int:
+        """Number of items behind it."""
+        return 0 if self.state is None else int(self.state.count)
+
+    def __add__(self, other: _Perhaps, /) -> _Perhaps:
+        if self.state is None or other.state is None:
+            return other if self.state is None else self
+        return _Perhaps(self.state + other.state)
+
+
+def _at_steps(batch: Batch, reads: Reduction, steps: Collection[int]) -> _Perhaps:
+    return _Perhaps(reads.partial(batch) if batch.step in steps else None)
+
+
+def _entries(state: _Perhaps, of: Callable[[Any], Entries]) -> Entries:
+    return Entries() if state.state is None else of(state.state)
 
 
 def _as_varied(one: Hypothesis, reads: Summed) -> Varied:
@@ -302,11 +346,6 @@ class _Tried:
 def _sums_of(cells: Cells, one: Varied) -> tuple[Steps, tuple[Floats, Floats, Floats]]:
     found = cells.per_step(one)
     return found.steps, (found.total, found.number, found.tolerance)
-
-
-def _fits_somewhere(item: Comparison, one: _Tried) -> bool:
-    """Whether a hypothesis equals the log at one of the rows that were looked at."""
-    return bool((np.abs(item.logged - one.values) <= one.slack + log_rounding(item.logged)).any())
 
 
 def _fits_multiplied(item: Comparison, values: Floats, slack: Floats, numbers: Floats) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.comparison import Comparison, Explanation
 from rl_doctor.analyzer.recompute.native import as_number, nested
 from rl_doctor.analyzer.recompute.stages import MICROBATCH_OF_RANK, MINIBATCH
+from rl_doctor.frozen import frozen
 
 if TYPE_CHECKING:
     from rl_doctor.analyzer.recompute.variations.cells import Cells
@@ -23,7 +23,7 @@ Factor = tuple[str, str, Floats]
 """A number of the run: one word, in words, and its value at each row ``[n]``."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Multiplier:
     """What a number may be multiplied by: its name and sentence, as those of an ``Explanation``, and its values ``[n]``."""
 

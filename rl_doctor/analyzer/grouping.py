@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import Bools, Floats, known
 from rl_doctor.analyzer.formulas.segments import segment_sums
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.codes import codes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Groups:
     """The finite values of a sequence column, group after group, in increasing order within a group.
 
@@ -21,6 +20,7 @@ class Groups:
         rows: int64 ``[n]``, the row of the batch that each value stands in.
         values: float64 ``[n]``.
         splits: int64 ``[groups + 1]``.
+        sizes: int64 ``[groups]``, number of rows per group.
         centred: float64 ``[n]``, each value minus the mean of its group; exactly 0 where all values of a group are equal.
         squares: float64 ``[groups]``, sum of ``centred`` squared.
     """
@@ -28,13 +28,9 @@ class Groups:
     rows: NDArray[np.int64]
     values: Floats
     splits: NDArray[np.int64]
+    sizes: NDArray[np.int64]
     centred: Floats
     squares: Floats
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Number of rows per group, int64 ``[groups]``."""
-        return np.diff(self.splits)
 
     @property
     def low(self) -> Floats:
@@ -67,10 +63,10 @@ def _group(names: NDArray[np.object_], values: Floats) -> Groups:
     rows, code = rows[order], code[order]
     starts = np.flatnonzero(np.r_[True, code[1:] != code[:-1]]) if len(rows) else np.empty(0, np.int64)
     splits = np.append(starts, len(rows))
-    ordered = values[rows]
-    means = np.clip(segment_sums(ordered, splits) / np.diff(splits), ordered[splits[:-1]], ordered[splits[1:] - 1])
-    centred = ordered - np.repeat(means, np.diff(splits))
-    return Groups(rows, ordered, splits, centred, segment_sums(centred * centred, splits))
+    ordered, sizes = values[rows], np.diff(splits)
+    means = np.clip(segment_sums(ordered, splits) / sizes, ordered[splits[:-1]], ordered[splits[1:] - 1])
+    centred = ordered - np.repeat(means, sizes)
+    return Groups(rows, ordered, splits, sizes, centred, segment_sums(centred * centred, splits))
 
 
 def aborted(batch: Batch) -> Bools:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.formulas import kl, policy_loss
 from rl_doctor.analyzer.states import Extremes
 from rl_doctor.analyzer.stretches import Block, Bools, Counts, Floats, Single, Stretches
+from rl_doctor.frozen import frozen
 
 NOISE: Final = 0.02
 """Differences of logprobs below this (nat) carry no sign: rounding of the engine and of bfloat16."""
@@ -43,7 +44,7 @@ _FIRST_FACTOR: Final = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND_FACTOR: Final = np.uint64(0x94D049BB133111EB)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Clipping:
     """What the policy loss cuts: ``low`` and ``high`` bound the ratio, ``dual`` the loss, ``clamp`` the log-ratio."""
 
@@ -53,7 +54,7 @@ class Clipping:
     clamp: float | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PolicyRows:
     """Sums per row over x = logprob - old_logprob.
 
@@ -71,7 +72,7 @@ class PolicyRows:
     ends: Extremes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PairRows:
     """Sums per row over d = y - x.
 
@@ -88,7 +89,7 @@ class PairRows:
     apart: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class AdvantageRows:
     """Of the advantages A of each row: the sums ``[3, rows]`` of A, A^2 and abs A, zeros, smallest and largest ``[rows]``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -17,6 +16,8 @@ from rl_doctor.analyzer.dialects.recognise import general, identify, lookup, nam
 from rl_doctor.analyzer.dialects.registry import Name, plain
 from rl_doctor.analyzer.registry import LOGGED_FAMILIES
 from rl_doctor.analyzer.series import Series
+from rl_doctor.analyzer.timings import clock
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.metric_log import MetricLog, Points
 
@@ -46,7 +47,7 @@ CLIP_EPS: Final = 1e-6
 """What ``torch.nn.utils.clip_grad_norm_`` adds to the norm."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Source:
     """Where a metric is read: the key in the log, and the entry that maps it."""
 
@@ -54,7 +55,7 @@ class _Source:
     item: Name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Choice:
     """What a native name means: the place of the table that says so, that of the entry in it, and the metric or None."""
 
@@ -168,6 +169,9 @@ class Logged:
             choice = self._choice(native)
             if choice is None or choice.metric is None:
                 self._leave(native, choice)
+                if (metric := clock(native.lower())) is not None:
+                    order = (len(self._tables), 0, native)
+                    ranked.setdefault(metric, (order, _Source(key, Name(native, metric))))
             elif not self._unmeasured(key, choice.item, choice.metric):
                 order = (choice.table, choice.rank, native)
                 if choice.metric not in ranked or order < ranked[choice.metric][0]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 from numba import cfunc as make_cfunc
-from numba import njit, types
+from numba import config, njit, types
 
 from rl_doctor.analyzer.kernels import LARGEST, NOISE
 from rl_doctor.analyzer.machine import KINDS, PIECE
@@ -41,6 +41,19 @@ def entry(name: str, column: str) -> Any:
         "n": types.int64, "d": types.float64,
     }  # fmt: skip
     return make_cfunc(types.void(*(kinds[kind] for kind in KINDS[name].replace(" ", ""))), **_OPTIONS)(_LOOPS[name])
+
+
+def assembly(name: str, column: str) -> tuple[str, str]:
+    """The same as LLVM's assembly, as numba writes it before it optimises anything, and the function's symbol there.
+
+    Numba vectorises for the width that LLVM takes by default, and cannot be told another one for a single function.
+    """
+    usual, config.OPT = config.OPT, type(config.OPT)(0)
+    try:
+        made = entry(name, column)
+    finally:
+        config.OPT = usual
+    return made.inspect_llvm(), made.native_name
 
 
 @_plain

@@ -19,7 +19,7 @@ from typing import Any, Final
 import llvmlite
 from llvmlite import binding
 
-PIECE: Final = 1024
+PIECE: Final = 512
 """Values that a loop takes at once."""
 _PIECES: Final = "iiin"
 KINDS: Final = {
@@ -36,6 +36,10 @@ KINDS: Final = {
 """Arguments of each loop: ``n`` int64, ``d`` float64, and pointers: ``c`` to a column and ``k`` to its bits as integers, ``f``
 float64, ``i`` int64, ``b`` int8, ``s`` float32, ``u`` uint32, ``t`` int32."""
 _NUMBERS: Final = {"n": ctypes.c_int64, "d": ctypes.c_double}
+_WIDE: Final = "-prefer-256-bit"
+"""Lets LLVM use vectors of 512 bits, which it leaves alone as processors of before 2019 slow down for them."""
+_AT_FULL_SPEED: Final = "+avx512vbmi2"
+"""A feature that processors have which do not."""
 _SYMBOL: Final = "rl_doctor_loop"
 _DIGEST: Final = 8
 """Bytes of ``source_hash``, which Python finds torn files by as well; hashlib would load OpenSSL."""
@@ -52,9 +56,9 @@ def loop(name: str, column: str) -> Callable[..., None]:
     if code is None:
         from rl_doctor.analyzer import loops
 
-        made = loops.entry(name, column)
-        code = _alone(made.inspect_llvm(), made.native_name)
+        code = _alone(*loops.assembly(name, column)) if hasattr(binding, "create_pass_builder") else None  # llvmlite 0.44
         if code is None:
+            made = loops.entry(name, column)
             _held.append(made)
             return _function(name, made.address)
         _keep(file, code)
@@ -78,7 +82,8 @@ def _target() -> Any:
 
 @cache
 def _processor() -> tuple[str, str]:
-    return binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    features = binding.get_host_cpu_features().flatten()
+    return binding.get_host_cpu_name(), f"{features},{_WIDE}" if _AT_FULL_SPEED in features else features
 
 
 @cache
@@ -93,14 +98,12 @@ def _alone(assembly: str, symbol: str) -> bytes | None:
 
     Only the function itself stays visible, so that what numba calls for errors, which the loops do not raise, falls away.
     """
-    if not hasattr(binding, "create_pass_builder"):  # before llvmlite 0.44
-        return None
     module = binding.parse_assembly(assembly)
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:
             function.linkage = "internal"
-    tuning = binding.create_pipeline_tuning_options(speed_level=2)
-    tuning.loop_vectorization = tuning.slp_vectorization = False  # numba has done that
+    tuning = binding.create_pipeline_tuning_options(speed_level=3)
+    tuning.loop_vectorization = tuning.slp_vectorization = True
     builder = binding.create_pass_builder(_target(), tuning)
     builder.getModulePassManager().run(module, builder)
     if any(function.is_declaration and not function.name.startswith("llvm.") for function in module.functions):

@@ -32,6 +32,8 @@ NOTATION: Final[Mapping[str, str]] = MappingProxyType({
     "1[c], [c]": "1 where c holds, else 0",
     "clip(z, a, b), clip(z, -+c), clip(z, b -+ c)": "z kept within [a, b], within [-c, c], within [b - c, b + c]",
     "clip20(z), clip(r)": "z kept within [-20, 20]; r kept within [1 - low, 1 + high]",
+    "A_t, A_i1, V_old_t, V_old_i1, G_t, G_i1": "advantage, old_value and return of a token, of the first one of sequence i",
+    "n_i": "a number of tokens of sequence i, which the row names",
     "|z|, abs(z)": "the absolute value",
     "row": "one sequence of a batch. A row's mean is over its tokens in the loss",
     "ddof": "what a variance's divisor subtracts from the number of values",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.comparison import Comparison
 from rl_doctor.analyzer.dialects.recognise import in_doubt
 from rl_doctor.analyzer.dialects.registry import bounds_of
-from rl_doctor.analyzer.engine import lacking
+from rl_doctor.analyzer.needs import lacking
+from rl_doctor.analyzer.recompute.lost_rows import lost_rows, sign_of_lost_rows
 from rl_doctor.analyzer.recompute.registry import Dialect, Logged, find_dialect
 from rl_doctor.analyzer.registry import Metric, Reduction, metrics_for
 from rl_doctor.analyzer.rounding import log_rounding
@@ -22,6 +23,7 @@ from rl_doctor.analyzer.sessions import Other, Sessions, others_of, with_others
 from rl_doctor.analyzer.states import Keyed, Sum, Sums
 from rl_doctor.analyzer.unmet import unmet, version_words
 from rl_doctor.analyzer.windows import covered, entry_metrics, entry_series, over_windows
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
@@ -29,6 +31,8 @@ from rl_doctor.store.metric_log import MetricLog
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
 
+_NONFINITE: Final = "numerics.nonfinite."
+_BLANK: Final = "a column that it needs holds no finite number then"
 _RECORDED: Final = "reconcile.recorded"
 _RANKS: Final = "reconcile.ranks"
 _FEW: Final = 3
@@ -36,7 +40,7 @@ _RELATIVE: Final = 1e-4
 _ABSOLUTE: Final = 1e-6
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Plan:
     """What has to be folded to reconcile a run.
 
@@ -94,7 +98,7 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog, recorded_in: M
         recorded_in: the session that each step was recorded in, where that is known.
     """
     names = set(log.names())
-    dialect = find_dialect(info)
+    dialect = find_dialect(info) if names and columns else None  # what recomputes need not be loaded
     known = tuple(item for item in dialect.logged(info, columns, names) if item.name in names) if dialect else ()
     lacks = {item.name: lacking(item.reduction.needs, columns, info.config) for item in known}
     logged = tuple(item for item in known if not lacks[item.name])
@@ -113,8 +117,9 @@ def plan(info: RunInfo, columns: Collection[str], log: MetricLog, recorded_in: M
         short = None
     if chosen:
         chosen += [_rows(), *([] if short is None else [short])]
-    if (logged or canonical) and "rank" in columns:
-        chosen.append(_ranks())
+    if logged or canonical:
+        chosen += [*([_ranks()] if "rank" in columns else []), *lost_rows(info, columns)]
+        chosen += _blanks(columns, *(item.reduction for item in logged), *(item.reduction for item in canonical))
     named = "" if short is None else short.name
     sessions, planned = Sessions.of(info, recorded_in), {item.name for item in logged}
 
@@ -185,7 +190,8 @@ def compare(chosen: Plan, series: Mapping[str, Series], partial_steps: Steps | N
     series = with_others(series, chosen.others)
     found = [_settled(item, chosen, series, partial) for item in chosen.logged]
     found += [_stepwise(item, chosen, series, partial) for item in chosen.canonical]
-    return tuple(item for item in found if item is not None and item.compared)
+    doubt = sign_of_lost_rows(chosen.info, series)
+    return tuple(replace(item, doubt=doubt) for item in found if item is not None and item.compared)
 
 
 def sampled_out(chosen: Plan, compared: Collection[Comparison]) -> tuple[str, ...]:
@@ -206,6 +212,19 @@ def _labels(item: Logged) -> list[str]:
     return [item.name, *(f"{item.name} ({at})" for at in range(1, len(item.instead) + 1))]
 
 
+def _blanks(columns: Collection[str], *reductions: Reduction) -> list[Metric]:
+    """How many numbers of each column that is needed are not finite."""
+    names = dict.fromkeys(_NONFINITE + name for one in reductions for name in one.needs)
+    known = metrics_for(columns)
+    return [known[name] for name in names if name in known]
+
+
+def _blank_steps(item: Reduction, series: Mapping[str, Series]) -> Steps:
+    """Steps at which a needed column is finite at no trained token: counts over NaN would be 0, where they are unknown."""
+    found = [one for name in item.needs if (one := series.get(_NONFINITE + name)) is not None]
+    return np.concatenate([np.empty(0, np.int64), *(one.steps[(one.counts > 0) & (one.values == one.counts)] for one in found)])
+
+
 def _rows() -> Metric:
     """Which steps were recorded."""
     counted = Reduction(lambda batch: Sum(0, batch.n_sequences), Sum(), (), (), "token")
@@ -223,8 +242,8 @@ def _ranks() -> Metric:
 
 
 def _settled(item: Logged, chosen: Plan, series: Mapping[str, Series], partial_steps: Steps) -> Comparison | None:
-    """The comparison of a key; of one with several meanings that of the first which is equal at every step, if any is."""
-    if not item.instead:
+    """The comparison of a key; of one whose meaning is open that of the first which is equal at every step, if any is."""
+    if not item.instead and not item.open:
         return _windowed(item, item.name, chosen, series, partial_steps)
     for label, one in zip(_labels(item), (item, *item.instead), strict=True):
         found = _windowed(one, label, chosen, series, partial_steps)
@@ -239,13 +258,13 @@ def _windowed(item: Logged, label: str, chosen: Plan, series: Mapping[str, Serie
     if found is None:
         return None
     starts, ends, logged = chosen.rows_of(item)
-    *_, (recorded, _) = _kept(chosen, series, partial_steps, reads_tokens=item.reduction.reads_tokens)
+    *_, (recorded, _) = _kept(chosen, series, partial_steps, item.reduction)
     values, slack = over_windows(item.window, starts, ends, *found)
     values = np.where(covered(starts, ends, recorded) & ~chosen.sessions.mixed(starts, ends), values, np.nan)
     return _comparison(Comparison(item.name, item.metric, item.unit, ends, logged, values, slack))
 
 
-def _kept(chosen: Plan, series: Mapping[str, Series], partial_steps: Steps, *, reads_tokens: bool) -> list[tuple[Steps, str]]:
+def _kept(chosen: Plan, series: Mapping[str, Series], partial_steps: Steps, read: Reduction) -> list[tuple[Steps, str]]:
     """The steps that can be compared, by one condition after the other, each with what it means that none is left."""
     recorded = series[_RECORDED].steps
     kept = [(recorded, "no row of the log stands for recorded steps alone")]
@@ -258,9 +277,11 @@ def _kept(chosen: Plan, series: Mapping[str, Series], partial_steps: Steps, *, r
     if chosen.judged_steps is not None:
         recorded = np.intersect1d(recorded, chosen.judged_steps)
         kept.append((recorded, "the settings of the sessions that recorded the steps are not known"))
-    if reads_tokens:
+    if read.reads_tokens:
         recorded = np.setdiff1d(recorded, partial_steps)
         kept.append((recorded, "tokens of the steps were left out to save space"))
+    recorded = np.setdiff1d(recorded, _blank_steps(read, series))
+    kept.append((recorded, _BLANK))
     return kept
 
 
@@ -303,6 +324,8 @@ def _why_not_stepwise(item: Metric, chosen: Plan, series: Mapping[str, Series], 
         return _ranks_are_missing(chosen)
     if item.reduction.reads_tokens and np.isin(steps, partial_steps).all():
         return "tokens of the steps were left out to save space"
+    if np.isin(steps, _blank_steps(item.reduction, series)).all():
+        return _BLANK
     return "there is nothing to measure at the logged steps"
 
 
@@ -310,11 +333,13 @@ def _why_not(item: Logged, chosen: Plan, series: Mapping[str, Series], partial_s
     if _RECORDED not in series or entry_series(item.name, series) is None:
         return "no step was recorded"
     starts, ends, logged = chosen.rows_of(item)
-    for steps, reason in _kept(chosen, series, partial_steps, reads_tokens=item.reduction.reads_tokens):
+    for steps, reason in _kept(chosen, series, partial_steps, item.reduction):
         if not covered(starts, ends, steps).any():
             return reason
     if not np.isfinite(logged).any():
         return "not one logged value is a finite number"
+    if item.open:
+        return item.open
     if item.instead:
         told = version_words(chosen.info)
         return f"what it means depends on the version ({told}), and it equals none of these at every step"
@@ -332,7 +357,7 @@ def _stepwise(item: Metric, chosen: Plan, series: Mapping[str, Series], partial_
     hit[hit] = found.steps[at[hit]] == steps[hit]
     if item.reduction.reads_tokens:
         hit &= ~np.isin(steps, partial_steps)
-    hit &= ~np.isin(steps, _short_of_ranks(chosen, series, steps))
+    hit &= ~np.isin(steps, _short_of_ranks(chosen, series, steps)) & ~np.isin(steps, _blank_steps(item.reduction, series))
     steps, logged, at = steps[hit], logged[hit], at[hit]
     values = np.where(found.counts[at] > 0, found.values[at], np.nan)
     slack = _ABSOLUTE + _RELATIVE * np.maximum(np.abs(values), np.abs(logged))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.states import State, Sum, mean
 from rl_doctor.discovery import import_modules
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.rows import is_token
 
@@ -30,7 +30,7 @@ LOGGED_FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Reduction:
     """One pass over batches, shared by every metric that reads its state.
 
@@ -58,14 +58,15 @@ class Reduction:
         return any(name.startswith(PER_SEQUENCE_PREFIX) or is_token(name) for name in names)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Metric:
     """One number per step.
 
     Attributes:
-        name: canonical name, ``topic.quantity[_stat]``.
+        name: canonical name, ``topic.quantity[_stat]``; one that ends in a dot stands for a metric of each name that its
+            state, a ``Named``, has.
         unit: unit of the value.
-        reduction: what is summed.
+        reduction: what is summed; where it is a ``Top``, the sequences themselves are told as well.
         final: State -> float (with ``change`` two states -> float), of the part that ``part`` names where it is set.
         source: where the definition comes from (paper, trainer and version).
         doc: one or two sentences: the formula, what it covers.
@@ -91,8 +92,13 @@ class Metric:
         """Columns and configuration without which the metric is skipped."""
         return self.reduction.needs
 
+    @property
+    def keyed(self) -> bool:
+        """Whether it stands for a metric of each name of its state."""
+        return self.name.endswith(".")
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@frozen(eq=False)
 class SequenceValue:
     """A number per sequence computed from its tokens, for rollout reductions to use as a column."""
 
@@ -102,7 +108,7 @@ class SequenceValue:
     optional: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Family:
     """Metrics that depend on which columns a run has.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.derive import known
 from rl_doctor.analyzer.registry import SequenceValue
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import MISSING_INT, RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.codes import codes
@@ -30,6 +31,21 @@ class _Open:
     first_step: int
     last_step: int
     parts: list[_Rows] = field(default_factory=list)
+
+
+@frozen(eq=False)
+class Gathered:
+    """What was gathered of a run at the end of a step.
+
+    Attributes:
+        rows: generation batch that is still open -> first step, last step, and its rows by column.
+        closed: generation batches that are finished.
+        reopened: how often one of them came back.
+    """
+
+    rows: Mapping[int, tuple[int, int, Mapping[str, NDArray[Any]]]] = field(default_factory=dict)
+    closed: frozenset[int] = frozenset()
+    reopened: int = 0
 
 
 class Rollouts:
@@ -80,19 +96,41 @@ class Rollouts:
                 yield self._close(key)
 
     def rest(self) -> Iterator[Batch]:
-        """The generation batches that are still open."""
+        """The generation batches that are still open, as they are now; they stay open."""
         for key in sorted(self._open):
-            yield self._close(key)
+            yield self._batch(self._open[key])
+
+    def gathered(self) -> Gathered:
+        """What is held now."""
+        rows = {key: (item.first_step, item.last_step, _joined(item)) for key, item in self._open.items()}
+        return Gathered(rows, frozenset(self._closed), self.reopened)
+
+    def go_on(self, gathered: Gathered) -> None:
+        """Go on from what was held."""
+        names = self._columns | {value.name for value in self._values} | {"step"}
+        self._closed, self.reopened = set(gathered.closed), gathered.reopened
+        self._open = {
+            key: _Open(first, last, [{name: column for name, column in rows.items() if name in names}])
+            for key, (first, last, rows) in gathered.rows.items()
+        }
 
     def _close(self, key: int) -> Batch:
         """One generation batch without tokens, at the first step that trained on it."""
-        item = self._open.pop(key)
         self._closed.add(key)
-        columns = {name: np.concatenate([rows[name] for rows in item.parts]) for name in item.parts[0]}
+        return self._batch(self._open.pop(key))
+
+    def _batch(self, item: _Open) -> Batch:
+        columns = _joined(item)
         keep, passes = _first_passes(columns)
         columns = {name: column[keep] for name, column in columns.items()}
         columns[PASSES] = passes
         return Batch(item.first_step, columns, np.zeros(len(keep) + 1, np.int64), self._info)
+
+
+def _joined(item: _Open) -> _Rows:
+    if len(item.parts) > 1:
+        item.parts = [{name: np.concatenate([rows[name] for rows in item.parts]) for name in item.parts[0]}]
+    return item.parts[0]
 
 
 def _first_passes(columns: _Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -26,7 +26,11 @@ def log_rounding(logged: Floats) -> Floats:
     """
     if not logged.size:
         return np.zeros(0)
-    digits = [_digits(value) for value in logged.tolist()]
+    digits = []
+    for value in logged.tolist():
+        digits.append(_digits(value))
+        if min(digits[-1]) > _MOST_DIGITS:  # it rounds to no number of digits; most logs show that with the first value
+            return np.asarray(np.abs(logged) * 2.0**-24)
     places = np.array([places for places, _ in digits])
     decimals, significant = int(places.max()), max(_FEWEST_DIGITS, *(length for _, length in digits))
     exponent = np.floor(np.log10(np.maximum(np.abs(logged), np.finfo(np.float64).tiny)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.frozen import frozen
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@frozen(eq=False)
 class Series:
     """One metric per step.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.registry import Metric
 from rl_doctor.analyzer.series import Series
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.info import info_from_json
 
 Steps = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Sessions:
     """The sessions of a run.
 
@@ -99,7 +100,7 @@ def _described(info: RunInfo, size: int | None, config: RunConfig) -> RunInfo:
     return replace(info, world_size=size, writing_ranks=ranks, config=config)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Other:
     """Metrics that stand for those of the run at the steps of sessions with other settings.
 

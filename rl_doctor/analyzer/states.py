@@ -7,18 +7,17 @@ summed per sequence in float64 by the caller, which makes the result independent
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.exact import SHIFT, UNIT, exact_quotient, exact_total, exact_totals, short_total
+from rl_doctor.analyzer.exact import SHIFT, SHORT, UNIT, exact_quotient, exact_total, exact_totals, short_total
+from rl_doctor.frozen import frozen
 
-_SHORT: Final = 64
-_INFINITE_TOP: Final = 0x7F80
+_TOP: Final = 3
 
 
 class State(Protocol):
@@ -32,7 +31,7 @@ class State(Protocol):
         """Merge; associative and commutative to the bit."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sum:
     """An exact sum with its count. NaN and infinities are counted apart and come back when the value is read."""
 
@@ -47,7 +46,7 @@ class Sum:
         """Sum ``values`` (float64 ``[n]``); ``count`` is the number of items behind them, by default n."""
         values = np.asarray(values, dtype=np.float64)
         size = values.size if count is None else int(count)
-        if values.size <= _SHORT:
+        if values.size <= SHORT:
             with suppress(ValueError, OverflowError):  # NaN or infinity: counted below
                 return cls(short_total(values.tolist()), size)
         finite = np.isfinite(values)
@@ -112,7 +111,7 @@ class Sum:
         return cls(int(row["total"], 16), row["count"], row["nan"], row["positive_inf"], row["negative_inf"])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sums:
     """Several sums over the same items, e.g. of x and of its square. ``count`` is that of the first."""
 
@@ -149,7 +148,7 @@ class Sums:
         return cls(tuple(Sum.from_row(part) for part in row["parts"]))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Extremes:
     """Smallest and largest value of ``count`` items; ``nan`` of them are NaN and leave ``low`` and ``high`` alone."""
 
@@ -160,17 +159,17 @@ class Extremes:
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Self:
-        """Extremes of ``values`` ``[n]``."""
+        """Extremes of ``values`` ``[n]``; a zero has no sign, else it would depend on which of two came first."""
         if values.size == 0:
             return cls()
-        low = float(values.min())
+        low = float(values.min()) + 0.0
         if not math.isnan(low):
-            return cls(low, float(values.max()), int(values.size))
+            return cls(low, float(values.max()) + 0.0, int(values.size))
         kept = values[~np.isnan(values)]
         nan = int(values.size - kept.size)
         if kept.size == 0:
             return cls(count=int(values.size), nan=nan)
-        return cls(float(kept.min()), float(kept.max()), int(values.size), nan)
+        return cls(float(kept.min()) + 0.0, float(kept.max()) + 0.0, int(values.size), nan)
 
     @property
     def min(self) -> float:
@@ -195,80 +194,7 @@ class Extremes:
         return cls(float.fromhex(row["low"]), float.fromhex(row["high"]), row["count"], row["nan"])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Histogram:
-    """Counts by the top 16 bits of the float32 value: merges exactly, quantiles within .4% of the value.
-
-    Values closer to zero than the smallest normal float32 (1.2e-38) share few bins, so the bound does not hold there.
-    ``keys`` are ordered so that a larger key is a larger value (int32 ``[k]``, increasing), ``counts`` int64 ``[k]``.
-    """
-
-    keys: NDArray[np.int32]
-    counts: NDArray[np.int64]
-    nan: int = 0
-
-    @classmethod
-    def zero(cls) -> Self:
-        """The empty histogram."""
-        return cls(np.empty(0, np.int32), np.empty(0, np.int64))
-
-    @classmethod
-    def of(cls, values: NDArray[Any]) -> Self:
-        """Histogram of ``values`` ``[n]``; they are rounded to float32 first."""
-        with np.errstate(over="ignore"):
-            single = values.astype(np.float32)
-        return cls.of_counts(np.bincount(single.view(np.uint32) >> 16, minlength=1 << 16))
-
-    @classmethod
-    def of_counts(cls, counts: NDArray[np.integer[Any]]) -> Self:
-        """Histogram from the number of values that share their top 16 bits, ``[2**16]``; NaN have bits of their own."""
-        top = np.flatnonzero(counts)
-        missing = (top & 0x7FFF) > _INFINITE_TOP
-        nan = int(counts[top[missing]].sum())
-        top = top[~missing]
-        half = int(np.searchsorted(top, 0x8000))  # negative values stand behind, the closest to zero first
-        keys = np.concatenate([0xFFFF - top[half:][::-1], top[:half] + 0x8000])
-        ordered = np.concatenate([counts[top[half:]][::-1], counts[top[:half]]])
-        return cls(keys.astype(np.int32), ordered.astype(np.int64), nan)
-
-    @property
-    def count(self) -> int:
-        """Number of values, NaN included."""
-        return int(self.counts.sum()) + self.nan
-
-    def __add__(self, other: Self, /) -> Self:
-        if not self.keys.size or not other.keys.size:
-            some = self if self.keys.size else other
-            return type(self)(some.keys, some.counts, self.nan + other.nan)
-        counts = np.zeros(max(int(self.keys[-1]), int(other.keys[-1])) + 1, np.int64)
-        counts[self.keys] = self.counts
-        counts[other.keys] += other.counts
-        keys = np.flatnonzero(counts)
-        return type(self)(keys.astype(np.int32), counts[keys], self.nan + other.nan)
-
-    def quantile(self, q: float) -> float:
-        """The value at rank floor(q * n), ``q`` in [0, 1]: the centre of the bin that holds it; NaN for no values or any NaN."""
-        total = self.count
-        if total == 0 or self.nan:
-            return math.nan
-        rank = min(int(q * total), total - 1)
-        key = int(self.keys[int(np.searchsorted(np.cumsum(self.counts), rank, side="right"))])
-        top = key - 0x8000 if key >= 0x8000 else 0x8000 | (0x7FFF - key)
-        exact = top & 0x7FFF in (0, _INFINITE_TOP)
-        centre = np.uint32((top << 16) | (0 if exact else 0x8000))
-        return float(centre.view(np.float32))
-
-    def to_row(self) -> dict[str, Any]:
-        """A JSON-compatible form that loses nothing."""
-        return {"keys": self.keys.tolist(), "counts": self.counts.tolist(), "nan": self.nan}
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Read what ``to_row`` wrote."""
-        return cls(np.asarray(row["keys"], np.int32), np.asarray(row["counts"], np.int64), row["nan"])
-
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class Keyed:
     """One ``Sums`` per key, for metrics that a trainer averages in stages: the key names the stage (micro-batch, rank ...).
 
@@ -298,7 +224,95 @@ class Keyed:
         return cls({tuple(key): Sums.from_row(sums) for key, sums in row["groups"]})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
+class Named:
+    """One ``Sums`` per name, for metrics that are told apart by something: a position, a rank, a data source."""
+
+    groups: Mapping[str, Sums]
+
+    @property
+    def count(self) -> int:
+        """Number of items over all names."""
+        return sum(sums.count for sums in self.groups.values())
+
+    @classmethod
+    def of(cls, keys: Sequence[str], member: NDArray[np.int64], values: NDArray[np.float64], counts: NDArray[np.int64]) -> Self:
+        """Sums of values by name.
+
+        Args:
+            keys: the names.
+            member: int64 ``[n]``, index into ``keys`` of each value; negative for values that belong to none.
+            values: float64 ``[k, n]``, k sums of each sequence (or of each part of it that belongs to a name).
+            counts: int64 ``[n]``, items behind each value.
+        """
+        groups = {}
+        order = np.argsort(member, kind="stable")
+        edges = np.searchsorted(member[order], np.arange(len(keys) + 1))
+        for index, key in enumerate(keys):
+            chosen = order[edges[index] : edges[index + 1]]
+            if chosen.size and (number := int(counts[chosen].sum())):
+                groups[key] = Sums.of(np.ascontiguousarray(values[:, chosen]), number)
+        return cls(groups)
+
+    def __add__(self, other: Self, /) -> Self:
+        merged = dict(self.groups)
+        for key, sums in other.groups.items():
+            merged[key] = merged[key] + sums if key in merged else sums
+        return type(self)(dict(sorted(merged.items())))
+
+    def to_row(self) -> dict[str, Any]:
+        """A JSON-compatible form that loses nothing."""
+        return {"groups": {key: sums.to_row() for key, sums in sorted(self.groups.items())}}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read what ``to_row`` wrote."""
+        return cls({key: Sums.from_row(sums) for key, sums in row["groups"].items()})
+
+
+@frozen
+class Top:
+    """The sequences with the largest values, as (value, sequence, uid), largest first; of equal ones the first sequence.
+
+    ``count`` is the number of sequences that they were chosen from.
+    """
+
+    items: tuple[tuple[float, int, str | None], ...] = ()
+    count: int = 0
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], sequences: NDArray[np.int64], uids: NDArray[Any] | None) -> Self:
+        """The largest of ``values`` float64 ``[n]`` of the sequences int64 ``[n]``; NaN are left out.
+
+        ``uids`` are strings ``[n]``, or None where none were recorded.
+        """
+        order = np.lexsort((sequences, -values))[: _TOP + int(np.isnan(values).sum())]
+        kept = [index for index in order.tolist() if not math.isnan(values[index])][:_TOP]
+        told = (None if uids is None or uids[index] is None else str(uids[index]) for index in kept)
+        items = tuple((float(values[i]), int(sequences[i]), uid) for i, uid in zip(kept, told, strict=True))
+        return cls(items, int(values.size))
+
+    def __add__(self, other: Self, /) -> Self:
+        items = sorted((*self.items, *other.items), key=lambda item: (-item[0], item[1]))
+        return type(self)(tuple(items[:_TOP]), self.count + other.count)
+
+    @property
+    def largest(self) -> float:
+        """The largest value; NaN for none."""
+        return self.items[0][0] if self.items else math.nan
+
+    def to_row(self) -> dict[str, Any]:
+        """A JSON-compatible form that loses nothing."""
+        return {"items": [[value.hex(), sequence, uid] for value, sequence, uid in self.items], "count": self.count}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read what ``to_row`` wrote."""
+        items = tuple((float.fromhex(value), sequence, uid) for value, sequence, uid in row["items"])
+        return cls(items, row["count"])
+
+
+@frozen
 class Counts:
     """How many items each name has."""
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from rl_doctor.analyzer.dialects.recipes import Of, Recipe
 from rl_doctor.analyzer.dialects.recognise import find_trainer, in_doubt, names_of
 from rl_doctor.analyzer.dialects.registry import Bounds, Name, Trainer, bounds_of
-from rl_doctor.analyzer.engine import lacking
+from rl_doctor.analyzer.needs import lacking
 from rl_doctor.analyzer.recompute.configured import UNSETTLED, setting
 from rl_doctor.analyzer.recompute.native import nested
 from rl_doctor.analyzer.recompute.registry import find_dialect
 from rl_doctor.analyzer.registry import metrics
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunInfo
 
 _NEWEST: Final[Mapping[str, str]] = {"verl": "0.9.1", "trl": "1.16.0", "openrlhf": "0.11.2"}
@@ -42,7 +43,7 @@ _NESTED: Final = frozenset({"verl"})
 _MOST: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unmet:
     """Logged names that are not recomputed.
 

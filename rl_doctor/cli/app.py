@@ -8,9 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from rl_doctor import __version__
-from rl_doctor.cli import check, demo, env, explain, import_, metrics, pack, rules
+from rl_doctor.cli import app_, check, compare, demo, env, explain, import_, metrics, pack, report, rules, watch
 
-VERBS: Final = (check, explain, rules, metrics, import_, pack, demo, env)
+VERBS: Final = (check, app_, watch, report, compare, explain, rules, metrics, import_, pack, demo, env)
 """Modules with a ``NAME`` and a ``command``, in the order of the help."""
 
 app = typer.Typer(

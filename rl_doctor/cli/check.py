@@ -7,12 +7,12 @@ from typing import Annotated, Final
 
 import typer
 
-from rl_doctor.cli.judging import FailLevel, Format, check_runs
+from rl_doctor.cli.judging import FailLevel, Format, Lang, States, check_runs
 
 NAME: Final = "check"
 
 
-def command(
+def command(  # noqa: PLR0913, PLR0917 - a command: each option is one
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN", help="Run folders, Parquet files, or logs of trainers and trackers.")
     ],
@@ -26,6 +26,12 @@ def command(
     output: Annotated[
         list[str] | None, typer.Option(metavar="FORMAT=PATH", help="Also write the report to a file; may be repeated.")
     ] = None,
+    first_steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Judge the first N steps alone, as if the run had been stopped there.")
+    ] = None,
+    lang: Annotated[Lang | None, typer.Option(help="Language of the text report (default: RL_DOCTOR_LANG, or English).")] = None,
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep states: the next check reads what is new.")] = True,  # noqa: FBT002 - a flag
+    verify: Annotated[bool, typer.Option("--verify", help="Read everything and compare it with the states kept.")] = False,  # noqa: FBT002 - a flag
     join: Annotated[bool, typer.Option("--join", help="The RUNs are logs of one run: join them by step.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Judge runs and say what is wrong with them.
@@ -33,4 +39,18 @@ def command(
     Exit code: 2 usage error or unreadable input; else 1 findings at or above --fail-on; else 2 a rule crashed; else 3 nothing
     could be judged; else 0. Of several runs the worst in this order counts.
     """
-    raise typer.Exit(check_runs(runs, select or (), ignore or (), require or (), fail_on, output_format, output or (), join))
+    raise typer.Exit(
+        check_runs(
+            runs,
+            select or (),
+            ignore or (),
+            require or (),
+            fail_on,
+            output_format,
+            output or (),
+            join,
+            first_steps,
+            lang,
+            States.of(cache=cache, verify=verify),
+        )
+    )

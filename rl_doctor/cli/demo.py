@@ -35,6 +35,7 @@ def command() -> None:
         lines = [_line(run, good=good) for run, good in verdicts]
         if runs:
             lines.append(f"\nTry: {command_line()} check {runs[-1].path} --output-format json\n")
+            lines.append(f"See: {command_line()} app {runs[-1].path.parent}   (with the extra [app]: pip install '.[app]')\n")
     emit("".join(lines))
     raise typer.Exit(0 if all(good for _, good in verdicts) else 1)
 

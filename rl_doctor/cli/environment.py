@@ -6,7 +6,6 @@ import importlib.util
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from rl_doctor import __version__
 from rl_doctor.collectors.support import SUPPORTED, Support
+from rl_doctor.frozen import frozen
 
 PACKAGES: Final = (
     "torch", "transformers", "accelerate", "deepspeed", "vllm", "sglang", "ray", "TransferQueue", "numpy", "pyarrow", "numba",
@@ -22,11 +22,17 @@ PACKAGES: Final = (
 """What trainers and trackers are made of, and what rl-doctor itself uses."""
 
 ENABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
-    "entropy": ("entropy-collapse", "entropy-explosion"),
+    "entropy": ("entropy-collapse", "entropy-explosion", "tokens-contradict-entropy"),
     "old_value": ("value-not-learning",),
-    "ref_logprob": ("kl-flatline", "kl-penalty-dominates", "kl-reversed", "wrong-reference"),
-    "rollout_logprob": ("missing-rollout-logprob", "rollout-trainer-mismatch", "truncated-sampling-mismatch"),
-    "group": ("broken-groups", "duplicate-samples", "near-zero-variance-groups"),
+    "ref_logprob": ("kl-below-zero", "kl-flatline", "kl-penalty-dominates", "kl-reversed", "reference-reset", "wrong-reference"),
+    "rollout_logprob": (
+        "mismatch-before-explosion", "mismatch-by-part", "mismatch-in-some-rows", "mismatch-within-response",
+        "missing-rollout-logprob", "rollout-trainer-mismatch", "truncated-sampling-mismatch", "unlawful-rollout-logprob",
+    ),
+    "group": (
+        "advantage-reversed", "advantage-without-difference", "broken-groups", "duplicate-samples", "mixed-groups",
+        "near-zero-variance-groups", "signal-from-failures", "wrong-answers-grow",
+    ),
     "role": ("observation-in-loss",),
 })  # fmt: skip
 """Column that may need a setting -> rules that are skipped without it. Further rules judge better with it."""
@@ -36,7 +42,7 @@ _BUILD: Final = re.compile(r"^(cuda|hip|xpu)\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.
 _BUILT_FOR: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Installed:
     """A trainer in this environment.
 

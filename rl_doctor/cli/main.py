@@ -44,6 +44,8 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and an exit code that is not a pass
         if os.environ.get(TRACEBACK_VARIABLE) == "1":
             traceback.print_exc()
+        if isinstance(error, OSError) and error.filename is not None:
+            fail(f"{os.fsdecode(error.filename)}: {error.strerror}; check the path, its permissions and the disk", 2)
         fail(
             f"internal error: {type(error).__name__}: {error}; please report it as a bug "
             f"(with {TRACEBACK_VARIABLE}=1 set, the traceback is shown)",

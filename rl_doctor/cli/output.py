@@ -68,10 +68,19 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 def complain(message: str) -> None:
-    """Print one line on standard error."""
+    """Print one line on standard error: what is wrong."""
+    _say("error", message)
+
+
+def remark(message: str) -> None:
+    """Print one line on standard error: what is worth knowing, and changes nothing."""
+    _say("note", message)
+
+
+def _say(kind: str, message: str) -> None:
     line = printable(" ".join(message.split()))
     try:
-        sys.stderr.write(encodable(f"rl-doctor: error: {line}\n", sys.stderr.encoding))
+        sys.stderr.write(encodable(f"rl-doctor: {kind}: {line}\n", sys.stderr.encoding))
         sys.stderr.flush()
     except BrokenPipeError:
         return

@@ -1,4 +1,4 @@
-"""The page of a rule, and tables, in Markdown: what ``explain`` prints and what ``docs/`` holds."""
+"""The page of a rule or a cause, and tables, in Markdown: what ``explain`` prints and what ``docs/`` holds."""
 
 from __future__ import annotations
 
@@ -7,31 +7,79 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from rl_doctor.examples import example_of, written_by
 from rl_doctor.report.wording import number
 
 if TYPE_CHECKING:
     from rl_doctor.analyzer.registry import Metric
+    from rl_doctor.causes.registry import Cause
     from rl_doctor.rules.registry import Rule
 
 _WIDTH: Final = 120
+_ROLES: Final = {"needed": "needs", "typical": "as a rule", "against": "never"}
 _FEW: Final = 3
 """Metrics of one topic that a rule's page still tells one by one."""
 
 
-def rule_page(rule: Rule, metrics: Mapping[str, Metric]) -> str:
-    """Everything there is to know about a rule."""
+def rule_page(rule: Rule, metrics: Mapping[str, Metric], causes: Iterable[Cause] = ()) -> str:
+    """Everything there is to know about a rule; ``causes`` are all that there are."""
+    preview = " Until it is stable it warns at most." if rule.status == "preview" and rule.severity == "error" else ""
+    known = [cause for cause in causes if rule.name in cause.explains]
     parts = [
         f"# {rule.code} {rule.name}",
-        f"Severity: at most {rule.severity}. Status: {rule.status}, since {rule.since}.",
+        f"Severity: at most {rule.severity}. Status: {rule.status}, since {rule.since}.{preview}",
         inspect.cleandoc(rule.doc),
         _section("Likely cause", [rule.cause]),
-        _section("What to do", [f"{place}. {line}" for place, line in enumerate(rule.advice, 1)]),
+        _section("Causes, and what tells them apart", _told_apart(known)),
+        _section("What to do", _numbered(rule.advice)),
         _section("Limits", _limits(rule)),
         _section("False alarms it avoids", [f"- {line}" for line in rule.avoids]),
+        _example(rule),
         _section("Source", [rule.source]),
         _section("What it computes", _computes(rule, metrics)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def cause_page(cause: Cause, rules: Iterable[Rule]) -> str:
+    """Everything there is to know about a cause; ``rules`` are all that there are."""
+    code = {rule.name: f"{rule.code} {rule.name}" for rule in rules}
+    follows = [code.get(name, name) for name in cause.leads_to if name != "*"] or ["whatever is found after it"] * bool(
+        cause.leads_to
+    )
+    parts = [
+        f"# {cause.name}",
+        cause.sentence,
+        inspect.cleandoc(cause.doc),
+        _section("Signs", [f"- {_ROLES[sign.role]}: {sign.words}" for sign in cause.signs]),
+        _section("Found by", [f"- {code.get(name, name)}" for name in cause.explains]),
+        _section("What follows from it", [f"- {name}" for name in follows]),
+        _section("What to do", _numbered(cause.advice)),
+        _section("Source", [cause.source]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _example(rule: Rule) -> str:
+    program = example_of(rule.name)
+    if program is None:
+        return ""
+    command = f"rl-doctor check {written_by(program)} --select {rule.name}"
+    return f"## Example\n\n```python\n{program}\n```\n\n```console\n$ {command}\n```"
+
+
+def _numbered(lines: Iterable[str]) -> list[str]:
+    return [f"{place}. {line}" for place, line in enumerate(lines, 1)]
+
+
+def _told_apart(causes: Sequence[Cause]) -> Iterator[str]:
+    """The causes of a finding, each with its signs."""
+    if not causes:
+        return
+    for cause in causes:
+        signs = "; ".join(f"{_ROLES[sign.role]}: {sign.words}" for sign in cause.signs)
+        yield f"- `{cause.name}`: {cause.label}. {signs[:1].upper()}{signs[1:]}."
+    yield from ("", "`rl-doctor explain NAME` prints the page of a cause.")
 
 
 def summary(rule: Rule) -> str:
@@ -80,7 +128,9 @@ def _listed(label: str, names: Iterable[str], metrics: Mapping[str, Metric]) -> 
             continue
         for name in members:
             found = metrics.get(name)
-            yield f"- `{name}*`: each that was logged" if found is None else f"- `{name}` [{found.unit}]: {found.doc}"
+            told = f"`{name}{'*' * name.endswith('.')}`"
+            kind = "each that was logged" if name.endswith(".") else "of the components of the reward"
+            yield f"- {told}: {kind}" if found is None else f"- {told} [{found.unit}]: {found.doc}"
 
 
 def _limits(rule: Rule) -> list[str]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rl_doctor.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
     from rl_doctor.rules.registry import Rule
+
+
+_PART: Final = 4
+"""Letters of which a word that is part of a name is taken for it."""
+_MOST: Final = 6
 
 
 def words(given: Iterable[str]) -> list[str]:
@@ -30,8 +35,8 @@ def matching(word: str, known: Sequence[Rule]) -> list[Rule]:
     return found
 
 
-def one_rule(word: str, known: Sequence[Rule]) -> Rule:
-    """The rule of a code or a name.
+def one_rule(word: str, known: Sequence[Rule], others: Iterable[str] = ()) -> Rule:
+    """The rule of a code or a name; ``others`` are names of other things that may have been meant.
 
     Raises:
         UsageError: there is none.
@@ -39,8 +44,11 @@ def one_rule(word: str, known: Sequence[Rule]) -> Rule:
     for rule in known:
         if word.upper() == rule.code or word.lower() == rule.name:
             return rule
-    candidates = [name for rule in known for name in (rule.code, rule.name)]
-    raise UsageError(f"no rule {word!r}{suggestion(word, candidates)}; `rl-doctor rules` lists them all")
+    candidates = [name for rule in known for name in (rule.code, rule.name)] + list(others)
+    inside = [name for name in candidates if word.lower() in name.lower()] if len(word) >= _PART else []
+    more = f" and {len(inside) - _MOST} more" if len(inside) > _MOST else ""
+    meant = f"; it is a part of {', '.join(inside[:_MOST])}{more}" if inside else suggestion(word, candidates)
+    raise UsageError(f"no rule {word!r}{meant}; `rl-doctor rules` lists them all")
 
 
 def choose_rules(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from rl_doctor.collectors.copies import Copies
+from rl_doctor.frozen import frozen
 
 _POLL_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rollout:
     """One call of ``log_batch``: copies of its columns; ``full_width`` if the token columns cover the prompt too."""
 
@@ -23,7 +24,7 @@ class Rollout:
     full_width: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Logged:
     """One call of ``log_metrics``: snapshots of its values, and what has to be waited for before they are read."""
 
@@ -35,49 +36,49 @@ class Logged:
     events: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepEnd:
     """This rank has logged all of the step."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepDropped:
     """The step did not fit: what the writer holds of it goes too."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Again:
     """The training goes back to the step: what was logged of it and of later ones gives way to what comes now."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogprobDtype:
     """Type of the trainer's log-probabilities, known once the first of them were logged."""
 
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnknownColumn:
     """Something was logged under a name that is no column, and dropped."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Flush:
     """Everything before this is to be on disk when ``done`` is set."""
 
     done: threading.Event = field(default_factory=threading.Event)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stop:
     """Nothing comes after this; ``status`` is the run's final one, None leaves it as it is."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from rl_doctor.collectors.memory import Memory
 from rl_doctor.collectors.ragged import padded
 from rl_doctor.collectors.snapshot import Bits, is_plain, local, member, size_of, snapshot, to_array, view_of
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 from rl_doctor.store.aliases import ATTENTION_MASK
 from rl_doctor.store.alignment import Alignment, align
 from rl_doctor.store.normalise import PER_SEQUENCE, WIDE, assemble, normalise
@@ -26,7 +26,7 @@ _SPARSE: Final = 4
 """Rows that keep fewer tokens than that on average are copied with their padding, if that is not so many times as much."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Copies:
     """Copies of the columns of one call.
 

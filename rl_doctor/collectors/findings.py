@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
+from rl_doctor.collectors.check_process import CheckProcess
 from rl_doctor.store.thinning import Spans
 
-_SECONDS: Final = 300.0
 _SEVERITIES: Final = ("error", "warning")
 
 
@@ -28,66 +21,38 @@ class FindingsCheck:
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell = tell
-        self._process: subprocess.Popen[bytes] | None = None
-        self._output: IO[bytes] | None = None
-        self._deadline = 0.0
-        self._taken = True
+        self._process: CheckProcess | None = None
 
     def start(self, folder: Path) -> None:
         """Start a check of a run folder, unless one runs or its result was not taken yet."""
-        if not self._taken:
+        if self._process is not None:
             return
-        self._taken = False
-        gently = [nice, "-n", "19"] if (nice := shutil.which("nice")) else []
-        command = [sys.executable, "-m", "rl_doctor", "check", str(folder), "--output-format", "json", "--fail-on", "never"]
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [*gently, *command],
-                stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.DEVNULL, env=environment,
-            )  # fmt: skip
+            self._process = CheckProcess([str(folder), "--fail-on", "never"])
         except OSError as error:
             self._failed(str(error))
-        self._deadline = time.monotonic() + _SECONDS
 
     @property
     def running(self) -> bool:
         """Whether its result may still come."""
-        if self._process is None or self._process.poll() is not None:
-            return False
-        if time.monotonic() > self._deadline:
-            self._failed(f"not done after {_SECONDS:.0f} s")
-            self.stop()
-            return False
-        return True
+        return self._process is not None and self._process.running
 
     def take(self) -> Spans:
         """Steps that warnings and errors of the finished check rest on, errors first; none where there is none, which is said."""
-        if self.running:
+        if self._process is None or self._process.running:
             return ()
-        self._taken = True
-        process, output = self._process, self._output
-        self._process = self._output = None
-        if process is None or output is None:
+        process, self._process = self._process, None
+        try:
+            return spans_of_findings(process.result()[1])
+        except (ValueError, KeyError, TypeError) as error:
+            self._failed(str(error))
             return ()
-        with output:
-            output.seek(0)
-            try:
-                return spans_of_findings(json.loads(output.read()))
-            except (ValueError, KeyError, TypeError):
-                self._failed(f"exit code {process.returncode}")
-                return ()
 
     def stop(self) -> None:
         """End it."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.stop()
             self._process = None
-        if self._output is not None:
-            self._output.close()
-            self._output = None
 
     def _failed(self, why: str) -> None:
         self._tell(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from rl_doctor.collectors.snapshot import width_of
 from rl_doctor.errors import suggestion
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import COLUMNS
 from rl_doctor.store.aliases import ALIASES, ATTENTION_MASK, FULL_WIDTH, Resolution, resolve
 from rl_doctor.store.rows import is_token
@@ -16,7 +16,7 @@ from rl_doctor.store.rows import is_token
 _OWN: Final = frozenset({"sequence", "stored_length"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Named:
     """Columns by canonical name, without the step.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rl_doctor.collectors.guard import one_line
-from rl_doctor.collectors.openrlhf_driver import install_maker, install_trainer
+from rl_doctor.collectors.openrlhf_driver import install_generator, install_maker, install_trainer
 from rl_doctor.collectors.openrlhf_mark import Destination
 from rl_doctor.collectors.openrlhf_worker import install_actor, install_critic
 from rl_doctor.collectors.plugin import RUN_VARIABLE, recorder_options, run_path, tell, when_imported
@@ -46,6 +46,8 @@ def install(path: str | None = None, options: Mapping[str, Any] | None = None) -
     if path is None or version is None:
         return
     to = Destination(path, recorder_options() if options is None else options)
+    if to.options.get("stop_on"):
+        when_imported("openrlhf.trainer.ppo_utils.samples_generator", partial(install_generator, to=to))
     for name, apply in (
         ("openrlhf.trainer.ppo_trainer", partial(install_trainer, to=to, version=version)),
         ("openrlhf.trainer.ppo_utils.experience_maker", install_maker),

@@ -9,13 +9,14 @@ from rl_doctor.schema import RunConfig, RunInfo
 
 _NATIVE: Final = (
     "actor.eps_clip_low_high", "actor.dual_clip", "actor.policy_loss_type", "actor.loss_agg_mode", "actor.entropy_coef",
-    "actor.aux_loss_coef", "actor.gradient_checkpointing_enable", "actor.adam.lr", "actor.max_norm", "actor.optim",
+    "actor.aux_loss_coef", "actor.gradient_checkpointing_enable", "actor.adam.lr",
+    "actor.lr_warmup_ratio", "actor.max_norm", "actor.optim",
     "algo.kl.init_coef", "algo.kl.estimator", "algo.kl.use_loss", "algo.kl.target", "algo.kl.unbiased_gradient",
     "algo.advantage.estimator", "algo.advantage.gamma", "algo.advantage.lambd", "algo.advantage.no_std_norm",
     "algo.advantage.is_correction_level", "algo.advantage.is_correction_mode", "algo.advantage.is_correction_gating",
     "algo.advantage.is_correction_threshold", "algo.dynamic_filtering_enable", "algo.dynamic_filtering_range",
     "critic.value_clip", "critic.freezing_steps", "critic.adam.lr", "data.max_len",
-    "ds.packing_samples", "ds.param_dtype", "ds.ring_attn_size", "ds.tensor_parallel_size", "ds.zero_stage",
+    "ds.lora.rank", "ds.packing_samples", "ds.param_dtype", "ds.ring_attn_size", "ds.tensor_parallel_size", "ds.zero_stage",
     "reward.clip_range", "reward.overlong_buffer_len", "reward.overlong_penalty_factor", "reward.stop_properly_penalty_coef",
     "rollout.batch_size", "rollout.n_samples_per_prompt", "rollout.micro_batch_size", "rollout.max_new_tokens",
     "rollout.temperature", "rollout.top_p",

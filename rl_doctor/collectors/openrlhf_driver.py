@@ -5,14 +5,16 @@ It opens the run, tells the processes that train which step and row each sequenc
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final
 
+from rl_doctor.collectors.halting import stopped_since
 from rl_doctor.collectors.openrlhf_config import critic_ranks, describe
 from rl_doctor.collectors.openrlhf_mark import ENTRY, Destination, Mark
-from rl_doctor.collectors.plugin import tell, wrap
+from rl_doctor.collectors.plugin import tell, without_stop, wrap
 from rl_doctor.collectors.recorder import Recorder
 
 _STATE: Final = "rl_doctor_driver"
@@ -41,6 +43,22 @@ def install_maker(module: ModuleType) -> None:
     wrap(module.RemoteExperienceMaker, "make_experience_batch", _make_experience_batch)
     wrap(module.RemoteExperienceMaker, "_dispatch_forward", _dispatch_forward)
     wrap(module.RemoteExperienceMaker, "_flatten_results", _flatten_results)
+
+
+def install_generator(module: ModuleType, to: Destination) -> None:
+    """Let ``openrlhf.trainer.ppo_utils.samples_generator`` run out of prompts once the training is to stop.
+
+    The trainer then ends as it does after the last prompt: it leaves its loop, and saves the model. That works in the process of
+    the trainer and in that of an asynchronous generator alike.
+    """
+    start = time.time()
+
+    def generate(original: Method, generator: Any, *args: Any, **kwargs: Any) -> Any:
+        if stopped_since(to.path, start):
+            return [], None, 0, True
+        return original(generator, *args, **kwargs)
+
+    wrap(module.SamplesGenerator, "generate_samples", generate)
 
 
 class Driver:
@@ -99,7 +117,7 @@ def _begin(trainer: Any, to: Destination, version: str) -> None:
         if trainer.critic_model_group is not None:
             ranks = critic_ranks(trainer.args)
             own = replace(info, world_size=ranks, writing_ranks=tuple(range(ranks + 1)))
-            critic = Recorder(to.critic, own, **to.options)
+            critic = Recorder(to.critic, own, **without_stop(to.options))
         driver = Driver(recorder, critic)
         setattr(trainer, _STATE, driver)
         setattr(trainer.experience_maker, _STATE, driver)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
+from rl_doctor.frozen import frozen
 from rl_doctor.store.layout import CRITIC_NAME
 
 ENTRY: Final = "rl_doctor"
@@ -14,7 +15,7 @@ ENTRY: Final = "rl_doctor"
 _UNKNOWN: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Destination:
     """Where the processes of a run record to: the run folder, and further arguments of ``Recorder``."""
 
@@ -27,7 +28,7 @@ class Destination:
         return Path(self.path) / CRITIC_NAME
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mark:
     """One sequence: the sessions to record it in (None: not at all), its step, its row in the rollout, and how it ended."""
 

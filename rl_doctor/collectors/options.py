@@ -53,9 +53,23 @@ def check(options: Mapping[str, Any]) -> None:
         raise UsageError(f"info must be a mapping like run.json or a RunInfo, not {_shown(info)}")
     if options["on_part"] is not None and not callable(options["on_part"]):
         raise UsageError(f"on_part must be a function, not {_shown(options['on_part'])}")
-    for name in ("record_token_ids", "blocking"):
+    if codes_of(options["stop_on"]) is None:
+        raise UsageError(f"stop_on must be codes or names of rules, as in ('RLD010',), not {_shown(options['stop_on'])}")
+    if not _is_whole(options["stop_after"]) or options["stop_after"] < 1:
+        raise UsageError(f"stop_after must be a whole number of steps from 1, not {_shown(options['stop_after'])}")
+    for name in ("record_token_ids", "blocking", "states"):
         if not isinstance(options[name], bool) and not (_is_whole(options[name]) and options[name] in (0, 1)):
             raise UsageError(f"{name} must be True or False, not {_shown(options[name])}")
+
+
+def codes_of(value: Any) -> tuple[str, ...] | None:
+    """Codes or names of rules, from one text with commas between them or from several texts; None where it is neither."""
+    if value is None:
+        return ()
+    if not isinstance(value, (str, list, tuple, set, frozenset)) or not all(isinstance(item, str) for item in value):
+        return None
+    texts = [value] if isinstance(value, str) else sorted(value) if isinstance(value, (set, frozenset)) else list(value)
+    return tuple(code for text in texts for part in text.split(",") if (code := part.strip()))
 
 
 def whole(value: Any) -> int:

@@ -25,6 +25,8 @@ OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "RL_DOCTOR_TOKEN_IDS": ("record_token_ids", lambda text: text.lower() not in {"0", "false", "no", "off"}),
     "RL_DOCTOR_SAMPLING": ("sampling", float),
     "RL_DOCTOR_QUOTA": ("quota", float),
+    "RL_DOCTOR_STOP_ON": ("stop_on", str),
+    "RL_DOCTOR_STOP_AFTER": ("stop_after", int),
 }
 """Environment variable -> argument of ``Recorder``, and how it is read."""
 
@@ -48,6 +50,11 @@ def recorder_options() -> dict[str, Any]:
         except ValueError:
             logger.warning("rl-doctor: %s is %r, which is not a number; it has no effect", variable, text)
     return found
+
+
+def without_stop(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same arguments for the recorder of a critic, whose steps are not checked."""
+    return {name: value for name, value in options.items() if name not in {"stop_on", "stop_after"}}
 
 
 def tell(reason: str) -> None:

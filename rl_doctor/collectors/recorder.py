@@ -8,20 +8,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from rl_doctor.collectors.backlog import Again, Backlog, Flush, Logged, LogprobDtype, Rollout, StepEnd, Stop, UnknownColumn
+from rl_doctor.collectors.backlog import Backlog, Flush, Logged, LogprobDtype, Rollout, Stop, UnknownColumn
 from rl_doctor.collectors.copies import Plan, copy_values
 from rl_doctor.collectors.device import DeviceCopier, NoRoomError
 from rl_doctor.collectors.guard import Guard, one_line
+from rl_doctor.collectors.halting import Halt
 from rl_doctor.collectors.memory import Memory
 from rl_doctor.collectors.naming import named
-from rl_doctor.collectors.options import QUEUE_BYTES, check, folder_of, mapping, room, whole
+from rl_doctor.collectors.options import QUEUE_BYTES, check, codes_of, folder_of, mapping, room, whole
+from rl_doctor.collectors.progress import Progress
 from rl_doctor.collectors.sampling import GroupSampler
 from rl_doctor.collectors.snapshot import dtype_of, is_number, local
+from rl_doctor.collectors.states import StatesProcess
 from rl_doctor.collectors.thinning import QUOTA, Thinner
 from rl_doctor.collectors.torch_state import compiling, why_not_now
 from rl_doctor.collectors.worker import Worker
@@ -93,6 +97,12 @@ class Recorder:
             keeps all.
         quota: bytes that the run's files may take, or, below 1, that share of the space free at the start; beyond it old steps
             lose their tokens. None for no quota. Rank 0's holds for all ranks.
+        stop_on: codes or names of rules; where one of them finds an error in the first steps, ``should_stop`` becomes true. None
+            or empty checks nothing. The same on all ranks, as with the next.
+        stop_after: number of steps that are checked, once all ranks have written them; by another process, which nobody waits
+            for.
+        states: keep states of all metrics while recording, by another process of the lowest priority, so that a check or the app
+            opens the run at once. Rank 0's holds for all ranks.
     """
 
     def __init__(  # noqa: PLR0913 - every option of a recording has a name here
@@ -108,12 +118,14 @@ class Recorder:
         queue_bytes: int = QUEUE_BYTES,
         sampling: float | None = None,
         quota: float | None = QUOTA,
+        stop_on: Sequence[str] | str | None = None,
+        stop_after: int = 2,
+        states: bool = False,
     ) -> None:
         folder, refused = _folder(path)
         self.guard = Guard(folder)
         self.guard.on_failure = self._detach
         self.on_close: Callable[[], None] | None = None
-        self._dropped = 0
         self.called_by_compiled_code = False
         self._record_token_ids = record_token_ids
         self._blocking = blocking
@@ -124,12 +136,9 @@ class Recorder:
         self._backlog = Backlog(self._queue_bytes)
         self._worker: Worker | None = None
         self._thread: threading.Thread | None = None
-        self._step: int | None = None
-        self._last: int | None = None
-        self._went_back = False
-        self._caller: int | None = None
-        self._ended: int | None = None
-        self._dropping: int | None = None
+        self._steps = Progress(self._backlog, self.guard.tell)
+        self._halt: Halt | None = None
+        self._states: StatesProcess | None = None
         self._dtype_known = False
         self._rank: int | None = None
         self._device = DeviceCopier()
@@ -139,13 +148,24 @@ class Recorder:
             return
         if doubt is not None:
             self.guard.tell(doubt)
-        options = {"info": info, "rank": rank, "session": session, "on_part": on_part}
+        options = {
+            "info": info,
+            "rank": rank,
+            "session": session,
+            "on_part": on_part,
+            "stop_on": stop_on,
+            "stop_after": stop_after,
+        }
         with self.guard("open the run"):
             try:
-                check({**options, "record_token_ids": record_token_ids, "blocking": blocking})
+                check({**options, "record_token_ids": record_token_ids, "blocking": blocking, "states": states})
             except UsageError as error:
                 self.guard.refuse(str(error))
             else:
+                if codes := codes_of(stop_on):
+                    self._halt = Halt(codes, stop_after, self.guard.tell)
+                if states and rank == 0:
+                    self._states = StatesProcess(Path(folder).absolute(), self.guard.tell)
                 self._open(folder, info, rank, session, on_part, (sampling, quota))
 
     @property
@@ -156,7 +176,27 @@ class Recorder:
     @property
     def dropped_steps(self) -> int:
         """Number of steps that were dropped: they did not fit into the queue, or could not be recorded as they were given."""
-        return self._dropped + (0 if self._worker is None else self._worker.left_out)
+        return self._steps.dropped + (0 if self._worker is None else self._worker.left_out)
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether ``stop_on`` was given, so that ``should_stop`` may become true."""
+        return self._halt is not None
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the first steps are wrong, by the rules of ``stop_on``: end the training as soon as that can be done well."""
+        return self.stop_reason is not None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the training should stop, with the cause; None where it should not, or nobody knows."""
+        return None if self._halt is None else self._halt.reason
+
+    @property
+    def stop_decided(self) -> bool:
+        """Whether ``should_stop`` will not change any more; true where nothing is checked."""
+        return self._halt is None or self._halt.decided or not self.recording
 
     @property
     def session(self) -> int | None:
@@ -192,8 +232,7 @@ class Recorder:
         if not self._ready() or not self._is_time():
             return
         step = whole(step)
-        self._advance(step)
-        if self._dropping == step:
+        if not self._steps.advance(step):
             return
         try:
             given = {**columns, "return": returns, ATTENTION_MASK: attention_mask}
@@ -202,7 +241,7 @@ class Recorder:
             self._put_rollout(step, {name: values for name, values in given.items() if values is not None})
         except Exception as error:  # noqa: BLE001 - what was handed over may be anything
             self.guard.fault(f"step {step} is left out, as each with this fault", error)
-            self._drop(step)
+            self._steps.drop(step)
 
     @_guarded("record metrics", None)
     def log_metrics(self, step: int, metrics: Mapping[str, Any], *, split: str = "train", source: str = "log") -> None:
@@ -230,7 +269,7 @@ class Recorder:
     def end_step(self, step: int) -> None:
         """Say that this rank has logged all of the step; logging a later step implies it."""
         if self._ready():
-            self._end(whole(step))
+            self._steps.end(whole(step))
 
     @_guarded("go back to a step", None)
     def retry_step(self, step: int) -> None:
@@ -243,7 +282,7 @@ class Recorder:
             step: the step; what was logged of later ones is forgotten too.
         """
         if self._ready():
-            self._go_back(whole(step))
+            self._steps.go_back(whole(step))
 
     @_guarded("flush", otherwise=False)
     def flush(self, timeout: float | None = None) -> bool:
@@ -281,8 +320,8 @@ class Recorder:
         if self.on_close is not None:
             self.on_close()
         if self._ready():
-            if self._step is not None and status is not None:
-                self._end(self._step)
+            if status is not None:
+                self._steps.end_current()
             self._backlog.put(Stop(status))
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
@@ -290,6 +329,8 @@ class Recorder:
                 self.guard.fail(f"the writer was not done {_CLOSE_SECONDS:.0f} s after the end")
                 # One that is only slow stops now: a thread that is at work when the interpreter goes can abort the process.
                 self._thread.join(_GRACE_SECONDS)
+        if self._states is not None:
+            self._states.stop()
         if self.dropped_steps:
             self.guard.tell(f"{self.dropped_steps} step(s) were dropped in all; the others are recorded whole")
 
@@ -336,7 +377,10 @@ class Recorder:
         info = replace(info, sampling=sampling)
         # Where the run is must not depend on a later change of the working directory.
         open_writer = functools.partial(RunWriter, os.path.abspath(path), info, rank=rank, session=session)  # noqa: PTH100
-        self._worker = Worker(open_writer, self._backlog, self.guard, on_part, sampler, Thinner(quota, self.guard.tell))
+        hooks = [hook for hook in (on_part, None if self._states is None else self._states.after_part) if hook is not None]
+        self._worker = Worker(
+            open_writer, self._backlog, self.guard, _all_of(hooks), sampler, Thinner(quota, self.guard.tell), self._halt
+        )
         self._thread = threading.Thread(target=self._worker.run, name="rl-doctor-writer", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
@@ -354,42 +398,6 @@ class Recorder:
         if self._thread is None or not self._thread.is_alive():
             self.guard.fail("its writer thread has died")
         return not self.guard.failed.is_set()
-
-    def _advance(self, step: int) -> None:
-        if self._caller is None:
-            self._caller = threading.get_ident()
-        if self._last is not None and step < self._last:
-            if self._caller != threading.get_ident():
-                self.guard.tell(
-                    f"step {step} after step {self._last} comes from another thread: log from one thread only, or the threads "
-                    "replace what the others logged of the same steps"
-                )
-            elif not self._went_back:
-                self.guard.tell(
-                    f"step {step} after step {self._last} is taken as the training going back: what is logged from now on "
-                    "replaces what was logged of the same steps before; let step count over the whole training"
-                )
-            self._went_back = True
-            self._go_back(step)
-        self._last = step
-        if self._step is not None and step > self._step:
-            self._end(self._step, wake=False)
-        self._step = step
-
-    def _go_back(self, step: int) -> None:
-        self._step = self._ended = self._last = None
-        if self._dropping is not None and self._dropping > step:
-            self._dropping = None
-        self._backlog.put(Again(step))
-
-    def _end(self, step: int, *, wake: bool = True) -> None:
-        if self._step is None and self._ended is not None and step <= self._ended:
-            return
-        self._ended = step
-        if self._step is not None and self._step <= step:
-            self._step = None
-        if self._dropping != step:
-            self._backlog.put(StepEnd(step), wake=wake)
 
     def _put_rollout(self, step: int, given: Mapping[str, Any]) -> None:
         found = named(given, self.guard.tell)
@@ -414,20 +422,15 @@ class Recorder:
                     f"step {step} is dropped, as later ones may be: the writer is slower than the training, and its queue of "
                     f"{self._queue_bytes} bytes is full; give more queue_bytes, or blocking=True to wait for it"
                 )
-            self._drop(step)
+            self._steps.drop(step)
             return
         try:
             copies = plan.copy(self._device, self._memory)
         except NoRoomError as error:
             self.guard.tell(f"no memory for copies, steps are dropped: {one_line(error)}")
-            self._drop(step)
+            self._steps.drop(step)
             return
         self._backlog.put(Rollout(step, copies, nbytes, found.full_width))
-
-    def _drop(self, step: int) -> None:
-        self._backlog.drop(step)
-        self._dropping = step
-        self._dropped += 1
 
     def _is_time(self) -> bool:
         """Whether what PyTorch is doing allows to record; says once why not."""
@@ -475,6 +478,16 @@ def _folder(path: Any) -> tuple[str, str | None]:
         return folder_of(path), None
     except Exception as error:  # noqa: BLE001 - what a path's own methods raise must not reach the training
         return str(type(path).__name__) if not isinstance(path, str) else path, str(error)
+
+
+def _all_of(hooks: Sequence[Callable[[tuple[int, ...]], object]]) -> Callable[[tuple[int, ...]], object] | None:
+    """One function that calls all of them."""
+
+    def call(completes: tuple[int, ...]) -> None:
+        for hook in hooks:
+            hook(completes)
+
+    return call if hooks else None
 
 
 def _apart(name: str) -> str:

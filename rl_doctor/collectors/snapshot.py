@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.frozen import frozen
+
 _LONG: Final = 500
 """numpy gives up the interpreter while it copies more elements than that."""
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Bits:
     """Elements of a type that numpy has not (bfloat16, float8), as integers of the same size.
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from rl_doctor.frozen import frozen
 
 Version = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Switch:
     """Columns that are recorded only with a setting of the trainer.
 
@@ -29,7 +30,7 @@ class Switch:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Support:
     """What rl-doctor can do with a trainer.
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.collectors.following import Followers
 from rl_doctor.collectors.guard import one_line
 from rl_doctor.collectors.ranks import open_ranks
 from rl_doctor.collectors.recorder import Recorder
@@ -110,6 +111,19 @@ class Hooks:
         callback = _callback(self)
         self._trainer.add_callback(callback)
         self._undo.append(lambda: self._trainer.remove_callback(callback))
+        if self._recorder.can_stop:
+            self._install_stop()
+
+    def _install_stop(self) -> None:
+        followers = Followers(self._recorder)
+        stopping = _stop_callback(followers)
+
+        def undo() -> None:
+            if not followers.promised:  # else the other ranks stop, and this one has to
+                self._trainer.remove_callback(stopping)
+
+        self._trainer.add_callback(stopping)
+        self._undo.append(undo)
 
     def remove(self) -> None:
         """Give the trainer its own methods back."""
@@ -355,3 +369,14 @@ def _callback(hooks: Hooks) -> Any:
     members = {f.__name__: f for f in (on_train_begin, on_optimizer_step, on_step_end, on_log, on_train_end)}
     base = import_module("transformers").TrainerCallback
     return type("RecorderCallback", (base,), members)()
+
+
+def _stop_callback(followers: Followers) -> Any:
+    """The trainer's callback that ends the training after a step, with all that the trainer does at an end."""
+
+    def on_step_end(_self: Any, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
+        if followers.stops(int(state.global_step)):
+            control.should_training_stop = True
+            control.should_save = control.should_save or getattr(args.save_strategy, "value", args.save_strategy) != "no"
+
+    return type("StopCallback", (import_module("transformers").TrainerCallback,), {"on_step_end": on_step_end})()

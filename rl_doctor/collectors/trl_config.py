@@ -30,7 +30,8 @@ _NATIVE: Final = (
     "per_device_train_batch_size", "max_completion_length", "pad_to_multiple_of", "temperature", "top_p", "top_k", "min_p",
     "repetition_penalty", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps", "disable_dropout",
     "shuffle_dataset", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "max_steps", "num_train_epochs",
-    "learning_rate", "max_grad_norm", "weight_decay", "bf16", "fp16", "gradient_checkpointing", "seed",
+    "learning_rate", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "max_prompt_length", "vllm_max_model_length",
+    "max_grad_norm", "weight_decay", "bf16", "fp16", "gradient_checkpointing", "seed",
 )  # fmt: skip
 
 
@@ -62,7 +63,11 @@ def describe(trainer: Any, algorithm: str, version: str) -> RunInfo:
 def _of_trainer(trainer: Any, algorithm: str) -> RunConfig:
     settings = {name: _plain(getattr(trainer.args, name)) for name in _NATIVE if hasattr(trainer.args, name)}
     weights = [float(weight) for weight in trainer.reward_weights.tolist()]
-    native = {**settings, "trainer_class": f"{type(trainer).__module__}.{type(trainer).__qualname__}"}
+    native = {
+        **settings,
+        "trainer_class": f"{type(trainer).__module__}.{type(trainer).__qualname__}",
+        "use_peft": bool(getattr(trainer.model, "peft_config", None)),
+    }
     return replace(
         of_settings(settings, algorithm),
         reward_weights=dict(zip(trainer.reward_func_names, weights, strict=True)),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Final
 
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunConfig, RunInfo
 
 _ESTIMATORS: Final[Mapping[str, str]] = {
@@ -33,9 +33,11 @@ _NATIVE: Final[Mapping[str, tuple[str, ...]]] = {
     "actor_rollout_ref.actor.optim": (
         "lr", "lr_warmup_steps", "lr_warmup_steps_ratio", "lr_scheduler_type", "weight_decay", "clip_grad", "betas", "optimizer",
     ),
+    "actor_rollout_ref.model": ("lora_rank",),
     "actor_rollout_ref.rollout": (
         "name", "n", "temperature", "top_p", "top_k", "prompt_length", "response_length", "calculate_log_probs", "dtype",
         "log_prob_micro_batch_size_per_gpu", "log_prob_use_dynamic_bsz", "quantization", "load_format", "logprobs_mode",
+        "max_model_len",
     ),
     "actor_rollout_ref.rollout.multi_turn": ("enable", "max_assistant_turns", "max_user_turns"),
     "critic": (
@@ -59,7 +61,7 @@ _NATIVE: Final[Mapping[str, tuple[str, ...]]] = {
 _LEFT_OUT: Final = frozenset({"_target_", "path"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Model:
     """What a run needs to know of the model and its tokenizer."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rl_doctor.collectors import verl_end
 from rl_doctor.collectors.guard import logger
-from rl_doctor.collectors.plugin import recorder_options, wrap
+from rl_doctor.collectors.plugin import recorder_options, without_stop, wrap
 from rl_doctor.collectors.recorder import Recorder
 from rl_doctor.collectors.verl_config import Model, at, describe
 from rl_doctor.collectors.verl_loop import LOOP
@@ -52,7 +52,7 @@ class Driver:
             self._ranks[critic] = ranks or 0
             info = describe(self._settings, model, ranks, writing, critic=critic)
             folder = str(Path(self._path) / CRITIC_NAME) if critic else self._path
-            self._recorders[critic] = Recorder(folder, info, **self._options)
+            self._recorders[critic] = Recorder(folder, info, **(without_stop(self._options) if critic else self._options))
         return self._recorders[critic]
 
     def entry(self, batch: Any, *, critic: bool) -> str:
@@ -79,7 +79,7 @@ class Driver:
             step=step,
             call=call,
             last=last,
-            options=self._options,
+            options=without_stop(self._options) if critic else self._options,
             several=several,
             padding=tuple(key for (key, _), tag in zip(keys, tags, strict=True) if tag.get("is_padding")),
         ).to_text()
@@ -91,6 +91,13 @@ class Driver:
             recorder.end_step(step)
         for key in [key for key in self._calls if key[1] < step]:
             del self._calls[key]
+        if self._recorders[False].should_stop:
+            self._end_with(step + 1)
+
+    def _end_with(self, step: int) -> None:
+        """Make a step the last one, after which the trainer saves and validates as it does at every end."""
+        if step < int(getattr(self._trainer, "total_training_steps", step)):
+            self._trainer.total_training_steps = step
 
     def close(self, status: str | None) -> None:
         """The training has ended; wait for what the workers have still to write.

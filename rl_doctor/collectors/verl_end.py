@@ -7,12 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from rl_doctor.errors import DoctorError
-from rl_doctor.store import layout
-from rl_doctor.store.info import parse_json
-from rl_doctor.store.layout import PartName
-from rl_doctor.store.parquet_file import ParquetInput
-from rl_doctor.store.part import footer
+from rl_doctor.collectors.written import has_written
 
 END_SECONDS: Final = 20.0
 """How long the end of a training waits at most; a part is due two seconds after the one before."""
@@ -36,26 +31,8 @@ def wait_until_written(folder: Path, session: int, ranks: Iterable[int], step: i
     """
     end = time.monotonic() + seconds
     left = tuple(ranks)
-    while left := tuple(rank for rank in left if not _has_written(folder, session, rank, step)):
+    while left := tuple(rank for rank in left if not has_written(folder, session, rank, step)):
         if time.monotonic() > end:
             break
         time.sleep(_POLL_SECONDS)
     return left
-
-
-def _has_written(folder: Path, session: int, rank: int, step: int) -> bool:
-    numbers = [
-        part.number
-        for path in folder.iterdir()
-        if (part := layout.parse_part(path.name)) and (part.session, part.rank, part.table) == (session, rank, "sequences")
-    ]
-    try:
-        if numbers:
-            name = PartName(session, rank, max(numbers), "sequences")
-            completes: list[int] = footer(ParquetInput.open(folder / str(name)))["completes"]
-            if completes and max(completes) >= step:
-                return True
-        claim = folder / layout.writer_name(session, rank)
-        return bool(parse_json(claim.read_bytes(), str(claim)).get("status") == "detached")
-    except (DoctorError, OSError):
-        return False  # about to be written, or to be replaced

@@ -7,13 +7,13 @@ import re
 import sys
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.collectors.verl_run import Entry
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import MISSING_INT
 
 ROW: Final = "rl_doctor_row"
@@ -59,7 +59,7 @@ def per_row(data: Any, name: str) -> list[Any] | None:
     return list(values) if isinstance(values, (list, tuple)) and len(values) == len(data) else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lengths:
     """Tokens of the prompt and of the response of each row, ``[B]``, on the host."""
 

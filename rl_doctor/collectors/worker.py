@@ -25,6 +25,7 @@ from rl_doctor.collectors.backlog import (
     UnknownColumn,
 )
 from rl_doctor.collectors.guard import Guard, one_line
+from rl_doctor.collectors.halting import POLL_SECONDS, Halt
 from rl_doctor.collectors.sampling import GroupSampler
 from rl_doctor.collectors.snapshot import to_array
 from rl_doctor.collectors.thinning import Thinner
@@ -59,6 +60,7 @@ class Worker:
         on_part: called after each part with the steps that it completes.
         sampler: chooses the groups that keep their tokens; None keeps all.
         thinner: keeps the run within its quota.
+        halt: checks the first steps; None checks nothing.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Worker:
         on_part: Callable[[tuple[int, ...]], object] | None,
         sampler: GroupSampler | None = None,
         thinner: Thinner | None = None,
+        halt: Halt | None = None,
     ) -> None:
         self.opened = threading.Event()
         self.session: int | None = None
@@ -79,6 +82,8 @@ class Worker:
         self._on_part = on_part
         self._sampler = sampler
         self._thinner = thinner
+        self._halt = halt
+        self._at_once = False
         self._open: dict[int, list[Rows]] = {}
         self._open_bytes: dict[int, int] = {}
         self.left_out = 0
@@ -98,6 +103,8 @@ class Worker:
                 self.session = self._writer.session
                 if self._thinner is not None:
                     self._thinner.begin(self._writer)
+                if self._halt is not None:
+                    self._halt.begin(self._writer)
             self.opened.set()
             self._work()
         except BaseException as error:  # noqa: BLE001 - even what ends threads (SystemExit) must not end the recording unsaid
@@ -121,8 +128,12 @@ class Worker:
                 message.done.set()
             if self._thinner is not None:
                 self._thinner.work(_THINNING_SECONDS)
+            if self._halt is not None:
+                self._halt.work()
         if self._thinner is not None:
             self._thinner.close()
+        if self._halt is not None:
+            self._halt.stop()
 
     def _salvage(self) -> None:
         """After a failure, save the complete steps and say in ``run.json`` that recording ended, as far as the disk lets."""
@@ -135,14 +146,16 @@ class Worker:
         """Seconds to wait for a message: until the next part is due, or without end; none while parts wait to be thinned."""
         if self._thinner is not None and self._thinner.pending:
             return 0.0
+        most = POLL_SECONDS if self._halt is not None and self._halt.pending else None
         if not (self._completed or self._metrics):
-            return None
-        return max(0.0, self._last_part + PART_SECONDS - time.monotonic())
+            return most
+        due = max(0.0, self._last_part + PART_SECONDS - time.monotonic())
+        return due if most is None else min(due, most)
 
     def _due(self) -> bool:
         if not (self._completed or self._metrics):
             return False
-        return self._ready_bytes >= PART_BYTES or time.monotonic() - self._last_part >= PART_SECONDS
+        return self._at_once or self._ready_bytes >= PART_BYTES or time.monotonic() - self._last_part >= PART_SECONDS
 
     def _take(self, message: Message) -> bool:
         """Handle one message; whether to go on."""
@@ -203,6 +216,8 @@ class Worker:
                 self._release(begun)
         if step not in self._spoilt:
             self._completed.append(step)
+            if self._halt is not None and self._halt.completed(step):
+                self._at_once = True
         self._highest = step if self._highest is None else max(self._highest, step)
 
     def _go_back(self, step: int) -> None:
@@ -246,6 +261,7 @@ class Worker:
             if self._thinner is not None:
                 self._thinner.after_part(rows)
         self._metrics, self._ready, self._completed, self._ready_bytes = [], [], [], 0
+        self._at_once = False
         self._last_part = time.monotonic()
         if self._on_part is not None:
             self._on_part(completed)

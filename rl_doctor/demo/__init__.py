@@ -10,18 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 
 INDEX_NAME: Final = "index.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DemoRun:
     """A recorded run.
 

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from rl_doctor.report.diagnosis import Diagnosis, diagnose
-from rl_doctor.report.model import Evidence, FailOn, Finding, Report, Result, RunSummary
+from rl_doctor.report.diagnosis import told
+from rl_doctor.report.model import Diagnosis, Evidence, FailOn, Finding, Report, Result, RunSummary, Sample
 
 
 def render(reports: Sequence[Report], fail_on: FailOn = "error") -> str:
@@ -33,7 +33,7 @@ def document(report: Report, fail_on: FailOn = "error") -> dict[str, Any]:
             **{name: outcomes[name] for name in ("passed", "skipped", "crashed")},
             "exit_code": report.exit_code(fail_on),
         },
-        "diagnosis": [_diagnosis(entry) for entry in diagnose(report)],
+        "diagnosis": [_diagnosis(entry) for entry in told(report)],
         "results": [_result(result) for result in report.results],
     }
 
@@ -79,11 +79,20 @@ def _run(run: RunSummary) -> dict[str, Any]:
 
 def _diagnosis(entry: Diagnosis) -> dict[str, Any]:
     return {
+        "name": entry.name,
         "cause": entry.cause,
         "severity": entry.severity,
         "first_step": entry.first_step,
+        "last_step": entry.last_step,
         "codes": list(entry.codes),
-        "signs": {"seen": list(entry.seen), "absent": list(entry.absent), "unchecked": list(entry.unchecked)},
+        "followed_by": list(dict.fromkeys(finding.code for finding in entry.followed_by)),
+        "signs": {
+            "seen": [sign.text for sign in entry.seen] or [finding.message for finding in entry.findings],
+            "absent": [sign.text for sign in entry.absent],
+            "unchecked": [sign.text for sign in entry.unchecked],
+        },
+        "ruled_out": list(entry.ruled_out),
+        "also_fits": list(entry.also_fits),
         "advice": list(entry.advice),
     }
 
@@ -112,6 +121,18 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "unchecked": list(finding.unchecked),
         "advice": list(finding.advice),
         "fingerprint": finding.fingerprint,
+        "suspect": finding.suspect or None,
+        "samples": [_sample(item) for item in finding.samples],
+    }
+
+
+def _sample(item: Sample) -> dict[str, Any]:
+    return {
+        "step": item.step,
+        "sequence": item.sequence,
+        "uid": item.uid,
+        "metric": item.metric,
+        "value": number(item.value),
     }
 
 
@@ -128,6 +149,7 @@ def _evidence(item: Evidence) -> dict[str, Any]:
         "n": _plain(item.n),
         "where": None if item.where is None else _plain(item.where),
         **estimated,
+        **({} if item.interval is None else {"interval": [number(bound) for bound in item.interval]}),
     }
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from rl_doctor.frozen import frozen
 
 Severity = Literal["error", "warning", "info"]
 Outcome = Literal["passed", "found", "skipped", "crashed"]
@@ -13,7 +14,7 @@ FailOn = Literal["error", "warning", "never"]
 SEVERITY_ORDER: Final[Mapping[str, int]] = {"info": 0, "warning": 1, "error": 2}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Evidence:
     """One number behind a finding.
 
@@ -28,6 +29,7 @@ class Evidence:
         n: number of items (tokens, sequences, groups or steps) behind the value.
         where: where it concentrates, e.g. ``{"rank": 1}`` or ``{"component": "format"}``.
         estimated: whether it was computed from a sample of the tokens, because the others were left out to save space.
+        interval: where the true value lies with 95% confidence, as far as ``n`` items tell; None where that was not computed.
     """
 
     metric: str
@@ -40,9 +42,29 @@ class Evidence:
     n: int | None = None
     where: Mapping[str, Any] | None = None
     estimated: bool = False
+    interval: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
+class Sample:
+    """A sequence worth looking at.
+
+    Attributes:
+        step: at which it was trained on.
+        sequence: its number in the run.
+        uid: its identity, or None where none was recorded.
+        metric: what stands out in it.
+        value: how much of that.
+    """
+
+    step: int
+    sequence: int
+    uid: str | None
+    metric: str
+    value: float
+
+
+@frozen
 class Hit:
     """What a rule yields.
 
@@ -54,6 +76,8 @@ class Hit:
         ruled_out: causes that the data speak against, each with the reason.
         unchecked: signs that could not be looked at, each with the column that would allow it.
         advice: what to do, where that depends on the run; else the rule's own is used.
+        suspect: name of the cause (``causes.registry``) that the rule itself recognised, or "".
+        samples: sequences that show it best.
     """
 
     message: str
@@ -63,11 +87,16 @@ class Hit:
     ruled_out: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+    suspect: str = ""
+    samples: tuple[Sample, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
-    """A hit with everything that the report prints about it. ``fingerprint`` is stable across steps and runs."""
+    """A hit with everything that the report prints about it.
+
+    ``fingerprint`` is stable across steps and runs; ``own_cause`` is False where the cause is in the general words of the rule.
+    """
 
     code: str
     name: str
@@ -79,9 +108,82 @@ class Finding:
     ruled_out: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     fingerprint: str = ""
+    suspect: str = ""
+    samples: tuple[Sample, ...] = ()
+    own_cause: bool = True
+
+    @property
+    def first_step(self) -> int | None:
+        """The earliest step of its evidence; None where no evidence has steps."""
+        return min((int(item.first_step) for item in self.evidence if item.first_step is not None), default=None)
+
+    @property
+    def last_step(self) -> int | None:
+        """The latest step of its evidence; None where no evidence has steps."""
+        return max((int(item.last_step) for item in self.evidence if item.last_step is not None), default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
+class Sign:
+    """What became of one sign of a cause.
+
+    Attributes:
+        text: the sign in words, with its numbers.
+        step: the first step at which it shows, or None.
+    """
+
+    text: str
+    step: int | None = None
+
+
+@frozen
+class Diagnosis:
+    """One cause, and everything that was found of it.
+
+    Attributes:
+        name: of the cause, kebab-case; that of the rule where no known cause fits its finding.
+        cause: the cause in one sentence.
+        severity: that of the worst finding.
+        findings: those that this cause shows itself by, most urgent first.
+        followed_by: findings that follow from it, in the order of steps.
+        seen: signs that are there.
+        absent: signs that speak for the cause and are not there.
+        unchecked: signs that could not be looked at, each with the column that would allow it.
+        ruled_out: other causes of the same findings that the data speak against, each with the reason.
+        also_fits: other causes of the same findings that the data cannot tell from this one, each with what would.
+        advice: what to do next, most useful first.
+    """
+
+    name: str
+    cause: str
+    severity: Severity
+    findings: tuple[Finding, ...]
+    followed_by: tuple[Finding, ...] = ()
+    seen: tuple[Sign, ...] = ()
+    absent: tuple[Sign, ...] = ()
+    unchecked: tuple[Sign, ...] = ()
+    ruled_out: tuple[str, ...] = ()
+    also_fits: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+
+    @property
+    def first_step(self) -> int | None:
+        """The earliest step at which a finding or a sign of it shows; None where none has steps."""
+        steps = (*(finding.first_step for finding in self.findings), *(sign.step for sign in self.seen))
+        return min((step for step in steps if step is not None), default=None)
+
+    @property
+    def last_step(self) -> int | None:
+        """The latest step of its own findings; None where none has steps."""
+        return max((step for finding in self.findings if (step := finding.last_step) is not None), default=None)
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Rules that found it or what follows from it, each once."""
+        return tuple(dict.fromkeys(finding.code for finding in (*self.findings, *self.followed_by)))
+
+
+@frozen
 class Result:
     """The outcome of one rule.
 
@@ -104,7 +206,7 @@ class Result:
     measures: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reconciled:
     """A number of the trainer's that was recomputed.
 
@@ -125,7 +227,7 @@ class Reconciled:
     differing: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunSummary:
     """What was read: path, trainer, algorithm, step range, sizes, and what was left out of the reading.
 
@@ -160,7 +262,7 @@ class RunSummary:
         return self.sequences == 0 and self.logged_values > 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """Why a run has no results: the message of a ``DoctorError`` and its exit code (2 unreadable, 3 nothing to judge)."""
 
@@ -168,9 +270,12 @@ class Failure:
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Report:
-    """Everything that a check has to say about one run. With a ``failure`` it has no results."""
+    """Everything that a check has to say about one run. With a ``failure`` it has no results.
+
+    ``diagnosis`` tells the findings of the results by cause, the most urgent cause first.
+    """
 
     run: RunSummary
     results: tuple[Result, ...]
@@ -179,6 +284,7 @@ class Report:
     created_at: str
     required: tuple[str, ...] = ()
     failure: Failure | None = None
+    diagnosis: tuple[Diagnosis, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:

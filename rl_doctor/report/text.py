@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rl_doctor.report.diagnosis import by_urgency
-from rl_doctor.report.model import FailOn, Finding, Report, Result, RunSummary, exit_code
-from rl_doctor.report.wording import count, evidence, not_recomputed, printable, recomputed, steps, why_not_judged
+from rl_doctor.report.diagnosis import told
+from rl_doctor.report.model import Diagnosis, FailOn, Finding, Report, Result, RunSummary, exit_code
+from rl_doctor.report.wide import folded
+from rl_doctor.report.wording import (
+    count,
+    evidence,
+    headline,
+    not_recomputed,
+    printable,
+    recomputed,
+    sample,
+    steps,
+    why_not_judged,
+)
 
 _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
-_LABEL_WIDTH: Final = 11
+_LABEL_WIDTH: Final = 12
 _LABEL_LIMIT: Final = 32
 _NAMES_SHOWN: Final = 5
 _REASONS: Final = {
@@ -31,12 +44,48 @@ _MOST_DETAILS: Final = 4
 _MOST_TOGETHER: Final = 4
 """Findings with one cause that are printed one by one."""
 _MOST_LINES: Final = 8
+_MOST_NAMES: Final = 12
+_SOME_LINES: Final = 4
 _FEW_LINES: Final = 2
-"""Lines of one label, and of what does not explain several findings."""
+"""Lines of one label: the most, of what is beside the point, and of what most readers leave out."""
 _RECORDING: Final = "a recording"
+Tell = Callable[[str], str]
 
 
-def render(reports: Sequence[Report], fail_on: FailOn = "error", *, width: int = 100, colour: bool = False) -> str:
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Where a report is printed, and in which language.
+
+    Attributes:
+        console: what is printed on.
+        tell: gives a sentence in the reader's language.
+    """
+
+    console: Console
+    tell: Tell
+
+    def line(self, words: str = "", style: str = "") -> None:
+        self.console.print(Text(words, style))
+
+    def rows(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Rows of a label and a body, below each other."""
+        listed = list(rows)
+        widest = min(max([_LABEL_WIDTH, *(cell_len(label) for label, _ in listed)]), _LABEL_LIMIT)
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(min_width=_LABEL_WIDTH, max_width=_LABEL_LIMIT, overflow="fold", style="dim")
+        grid.add_column(overflow="fold")
+        for label, body in listed:
+            grid.add_row(Text(label), Text(folded(body, self.console.width - widest - 4)))
+        self.console.print(Padding(grid, (0, 0, 0, 2)))
+
+    def labelled(self, label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
+        """Sentences under a label, in the reader's language."""
+        return _labelled(self.tell(label), map(self.tell, lines))
+
+
+def render(
+    reports: Sequence[Report], fail_on: FailOn = "error", *, width: int = 100, colour: bool = False, tell: Tell = str
+) -> str:
     """The reports as text.
 
     Args:
@@ -44,6 +93,7 @@ def render(reports: Sequence[Report], fail_on: FailOn = "error", *, width: int =
         fail_on: severity from which findings fail the check, for the exit code in the last line.
         width: columns to fill.
         colour: whether to write ANSI colours.
+        tell: gives a sentence in the reader's language; as it is by default.
     """
     console = Console(
         file=io.StringIO(),
@@ -55,44 +105,51 @@ def render(reports: Sequence[Report], fail_on: FailOn = "error", *, width: int =
         markup=False,
         legacy_windows=False,
     )
+    page = _Page(console, tell)
     with console.capture() as captured:
         for report in reports:
             if report.failure is None:
-                _report(console, report, fail_on)
+                _report(page, report, fail_on)
         if len(reports) > 1:
             unread = sum(report.failure is not None for report in reports)
             lost = f", {unread} could not be judged" if unread else ""
-            console.print(Text(f"{count(len(reports), 'run')}{lost}; exit {exit_code(reports, fail_on)}", "bold"))
+            page.line(tell(f"{count(len(reports), 'run')}{lost}; exit {exit_code(reports, fail_on)}"), "bold")
     return "\n".join(line.rstrip() for line in captured.get().split("\n"))
 
 
-def _report(console: Console, report: Report, fail_on: FailOn) -> None:
-    _headline(console, report)
-    for group in _together(by_urgency(report.findings)):
-        console.print()
-        _findings(console, group)
+def _report(page: _Page, report: Report, fail_on: FailOn) -> None:
+    _headline(page, report)
+    for entry in told(report):
+        page.line()
+        _diagnosis(page, entry)
     for result in report.results:
         if result.outcome == "crashed":
-            console.print()
-            _crash(console, result)
-    if reading := _reading(report.run):
-        console.print()
-        _rows(console, reading)
-    if skipped := _skipped(report.results, only_logged=report.run.only_logged):
-        console.print()
-        console.print(Text("Not judged, and what would enable it", "bold"))
-        _rows(console, skipped)
-    console.print()
-    if (code := report.exit_code(fail_on)) == 3:
-        console.print(Text(f"{why_not_judged(report)}.", "bold yellow"))
-    console.print(Text(f"{_counts(report)}; exit {code}", "bold"))
-    console.print()
+            page.line()
+            _crash(page, result)
+    if reading := _reading(page, report.run):
+        page.line()
+        page.rows(reading)
+    code = report.exit_code(fail_on)
+    if skipped := [result for result in report.results if result.outcome == "skipped"]:
+        page.line()
+        urgent = any(finding.severity != "info" for finding in report.findings)
+        if urgent and code != 3:  # what was found must not be buried
+            page.line(page.tell("Not judged, by what would enable it (numbers of rules; the JSON report names them)"), "bold")
+            page.rows(_in_numbers(page, skipped, only_logged=report.run.only_logged))
+        else:
+            page.line(page.tell("Not judged, and what would enable it"), "bold")
+            page.rows(_skipped(page, skipped, only_logged=report.run.only_logged))
+    page.line()
+    if code == 3:
+        page.line(page.tell(f"{why_not_judged(report)}."), "bold yellow")
+    page.line(page.tell(f"{_counts(report)}; exit {code}"), "bold")
+    page.line()
 
 
-def _headline(console: Console, report: Report) -> None:
+def _headline(page: _Page, report: Report) -> None:
     run = report.run
     ran = sum(result.outcome != "skipped" for result in report.results)
-    console.print(Text(printable(run.path).replace("\n", "\\n"), "bold"))
+    page.line(printable(run.path).replace("\n", "\\n"), "bold")
     known = [
         " ".join(part for part in (run.trainer, run.trainer_version) if part) or "trainer unknown",
         run.algorithm or "algorithm unknown",
@@ -100,12 +157,12 @@ def _headline(console: Console, report: Report) -> None:
         count(run.logged_values, "logged value") if run.only_logged else _tokens(run),
         f"{count(ran, 'rule')} run, {len(report.results) - ran} skipped",
     ]
-    console.print(Text(printable(" · ".join(known))))
+    page.line(printable(" · ".join(map(page.tell, known))))
     if not report.findings and report.exit_code() == 0:
         if short := _inconclusive(report):
-            console.print(Text(f"No findings, but inconclusive: too short for {count(short, 'rule')}.", "yellow"))
+            page.line(page.tell(f"No findings, but inconclusive: too short for {count(short, 'rule')}."), "yellow")
         else:
-            console.print(Text("No findings.", "green"))
+            page.line(page.tell("No findings."), "green")
 
 
 def _tokens(run: RunSummary) -> str:
@@ -113,39 +170,58 @@ def _tokens(run: RunSummary) -> str:
     return f"{count(run.tokens, 'token')}{of}"
 
 
-def _together(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Findings of one rule with one severity and one cause, which need its advice only once; in the order of their first."""
-    groups: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.severity, finding.code, finding.cause), []).append(finding)
-    return list(groups.values())
+def _diagnosis(page: _Page, entry: Diagnosis) -> None:
+    when = "" if entry.first_step is None else page.tell(f" ({steps(entry.first_step, entry.last_step)})")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(min_width=_LABEL_WIDTH)
+    grid.add_column(overflow="fold")
+    cause = Text(printable(page.tell(entry.cause)), "bold")
+    grid.add_row(Text(page.tell(entry.severity.upper()), _STYLES[entry.severity]), cause.append(when, "not bold"))
+    page.console.print(grid)
+    rows = list(_found(page, entry.findings))
+    rows += _signs(page, entry)
+    rows += page.labelled("but", _first(sign.text for sign in entry.absent))
+    rows += page.labelled("not checked", _first((sign.text for sign in entry.unchecked), _FEW_LINES))
+    rows += page.labelled("ruled out", _first(entry.ruled_out, _FEW_LINES))
+    rows += page.labelled("fits as well", _first(entry.also_fits, _SOME_LINES))
+    rows += page.labelled("follows", _first(map(_followed, entry.followed_by), _SOME_LINES))
+    samples = dict.fromkeys(item for finding in entry.findings for item in finding.samples)
+    rows += page.labelled("look at", _first(map(sample, samples), _FEW_LINES))
+    several = len(entry.advice) > 1
+    advice = (f"{n}. {page.tell(item)}" if several else page.tell(item) for n, item in enumerate(entry.advice, 1))
+    rows += _labelled(page.tell("next"), _first(advice))
+    codes = dict.fromkeys(finding.code for finding in entry.findings)
+    rows.append((page.tell("see"), ", ".join(f"rl-doctor explain {code}" for code in codes)))
+    page.rows(rows)
 
 
-def _findings(console: Console, group: Sequence[Finding]) -> None:
-    finding = group[0]
-    head = Text(finding.severity.upper(), _STYLES[finding.severity])
-    head.append(f"  {finding.code} {finding.name}", "bold")
-    shown = [item for each in group for item in each.evidence]
-    starts = [item.first_step for item in shown if item.first_step is not None]
-    ends = [item.last_step for item in shown if item.last_step is not None]
-    if starts and ends:
-        head.append(f"  {steps(min(starts), max(ends))}")
-    console.print(head)
-    rows: list[tuple[str, str]] = []
-    shown_alone = group if len(group) <= _MOST_TOGETHER + 1 else group[:_MOST_TOGETHER]
-    for each in shown_alone:
-        rows.append(("", printable(each.message)))
-        rows += _labelled("evidence", _first(map(evidence, each.evidence)))
-    if rest := group[len(shown_alone) :]:
-        rows.append(("", f"and {len(rest)} more like these (the JSON report has their numbers): {_names(rest)}"))
-    rows += _labelled("likely", [finding.cause])
-    ruled_out = dict.fromkeys(item for each in group for item in each.ruled_out)
-    rows += _labelled("ruled out", _first(ruled_out, _MOST_LINES if len(group) == 1 else _FEW_LINES))
-    rows += _labelled("not checked", _first(dict.fromkeys(item for each in group for item in each.unchecked)))
-    several = len(finding.advice) > 1
-    rows += _labelled("next", (f"{n}. {item}" if several else item for n, item in enumerate(finding.advice, 1)))
-    rows.append(("see", f"rl-doctor explain {finding.code}"))
-    _rows(console, rows)
+def _found(page: _Page, findings: Sequence[Finding]) -> Iterable[tuple[str, str]]:
+    """What rules found: each message under its rule, the numbers of the first few."""
+    rule = ""
+    shown = findings if len(findings) <= _MOST_TOGETHER + 1 else findings[:_MOST_TOGETHER]
+    for each in shown:
+        if (title := headline(each)) != rule:
+            yield page.tell("found"), page.tell(title)
+            rule = title
+        yield "", printable(page.tell(each.message))
+        most = _SOME_LINES if each is shown[0] else _FEW_LINES  # the first one decides, the others bear it out
+        yield from page.labelled("evidence", _first(map(evidence, each.evidence), most))
+    if rest := findings[len(shown) :]:
+        more = f"and {len(rest)} more like these (the JSON report has their numbers)"
+        yield "", f"{page.tell(more)}: {_names(rest)}"
+
+
+def _signs(page: _Page, entry: Diagnosis) -> list[tuple[str, str]]:
+    """The signs that are there, and of how many; a single one that is the finding itself has been told."""
+    signs = len(entry.seen) + len(entry.absent) + len(entry.unchecked)
+    if signs != 1:
+        return page.labelled(f"{len(entry.seen)} of {count(signs, 'sign')}", _first(sign.text for sign in entry.seen))
+    told = {f"({finding.code}, " for finding in entry.findings}
+    return page.labelled("sign", [sign.text for sign in entry.seen if not any(code in sign.text for code in told)])
+
+
+def _followed(finding: Finding) -> str:
+    return f"{finding.severity} {headline(finding)}: {finding.message}"
 
 
 def _first(lines: Iterable[str], most: int = _MOST_LINES) -> list[str]:
@@ -164,68 +240,79 @@ def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
     return [(label if index == 0 else "", printable(line)) for index, line in enumerate(lines)]
 
 
-def _rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(min_width=_LABEL_WIDTH, max_width=_LABEL_LIMIT, overflow="fold", style="dim")
-    grid.add_column(overflow="fold")
-    for label, body in rows:
-        grid.add_row(Text(label), Text(body))
-    console.print(Padding(grid, (0, 0, 0, 2)))
-
-
-def _crash(console: Console, result: Result) -> None:
-    head = Text("CRASHED", "bold magenta")
+def _crash(page: _Page, result: Result) -> None:
+    head = Text(page.tell("CRASHED"), "bold magenta")
     head.append(f"  {result.code} {result.name}", "bold")
-    console.print(head)
-    rows = _labelled("", [f"{result.reason}: {result.detail}", "This is a bug of rl-doctor, not of the run: please report it."])
-    _rows(console, rows)
+    page.console.print(head)
+    bug = page.tell("This is a bug of rl-doctor, not of the run: please report it.")
+    page.rows(_labelled("", [f"{result.reason}: {result.detail}", bug]))
 
 
-def _reading(run: RunSummary) -> list[tuple[str, str]]:
+def _reading(page: _Page, run: RunSummary) -> list[tuple[str, str]]:
     """What was held against the trainer's log, what was left out of the reading, and what was read under another name."""
+    unknown = page.tell("not used" if run.only_logged else "unknown columns")
     return [
-        *_labelled("recomputed", [recomputed(run.reconciled)] if run.reconciled else []),
-        *_labelled("not recomputed", not_recomputed(run)),
-        *_labelled("skipped parts", run.skipped_parts),
-        *_labelled("not used" if run.only_logged else "unknown columns", _unknown(run)),
-        *_labelled("renamed columns", [", ".join(run.renamed_columns)] if run.renamed_columns else []),
-        *_labelled("notes", run.notes),
+        *page.labelled("recomputed", [recomputed(run.reconciled)] if run.reconciled else []),
+        *page.labelled("not recomputed", not_recomputed(run)),
+        *page.labelled("skipped parts", run.skipped_parts),
+        *_labelled(unknown, _unknown(page, run)),
+        *_labelled(page.tell("renamed columns"), [", ".join(run.renamed_columns)] if run.renamed_columns else []),
+        *page.labelled("notes", run.notes),
     ]
 
 
-def _unknown(run: RunSummary) -> list[str]:
+def _unknown(page: _Page, run: RunSummary) -> list[str]:
     """Columns that are none; of names in a log, which are many, the first few."""
     names = run.unknown_columns
     if not run.only_logged or len(names) <= _NAMES_SHOWN + 1:
         return [", ".join(names)] if names else []
     rest = len(names) - _NAMES_SHOWN
-    return [f"{', '.join(names[:_NAMES_SHOWN])} and {rest} more names (the JSON report lists all)"]
+    more = page.tell(f"and {rest} more names (the JSON report lists all)")
+    return [f"{', '.join(names[:_NAMES_SHOWN])} {more}"]
 
 
-def _skipped(results: Iterable[Result], *, only_logged: bool) -> list[tuple[str, str]]:
-    """One row for each set of missing columns, then one for each other reason.
+def _needs_recording(result: Result) -> bool:
+    """Whether a skipped rule lacks columns, of which a log alone has none."""
+    return bool(result.missing) and not any("." in name for name in result.missing)
+
+
+def _skipped(page: _Page, results: Iterable[Result], *, only_logged: bool) -> list[tuple[str, str]]:
+    """One row for each set of missing columns, then one for each other reason, with codes alone where many rules share it.
 
     Of a run of which only a log is there, every column is missing: one row names all that a recording would enable.
     """
     groups: dict[str, list[str]] = {}
     reasons: dict[str, dict[str, str]] = {}
     for result in results:
-        if result.outcome != "skipped":
-            continue
         rule = f"{result.code} {result.name}"
         if not result.missing:
-            reasons.setdefault(_REASONS.get(result.reason, result.reason), {})[rule] = result.detail
-        elif only_logged and not any("." in name for name in result.missing):
-            groups.setdefault(_RECORDING, []).append(result.code)
+            reasons.setdefault(page.tell(_REASONS.get(result.reason, result.reason)), {})[rule] = result.detail
+        elif only_logged and _needs_recording(result):
+            groups.setdefault(page.tell(_RECORDING), []).append(result.code)
         else:
             groups.setdefault(" + ".join(result.missing), []).append(rule)
     rows = [(printable(label), ", ".join(rules)) for label, rules in sorted(groups.items(), key=lambda item: -len(item[1]))]
     for reason, details in reasons.items():
         if len(details) > _MOST_DETAILS:  # the JSON report has them
-            rows.append((reason, ", ".join(details)))
+            rows.append((reason, ", ".join(rule.partition(" ")[0] for rule in details)))
         else:
-            rows += _labelled(reason, (f"{rule} ({detail})" if detail else rule for rule, detail in details.items()))
+            rows += _labelled(reason, (f"{rule} ({page.tell(detail)})" if detail else rule for rule, detail in details.items()))
     return rows
+
+
+def _in_numbers(page: _Page, skipped: Sequence[Result], *, only_logged: bool) -> list[tuple[str, str]]:
+    """How many rules each missing column would enable, and how many were skipped for other reasons."""
+    recorded = [result for result in skipped if only_logged and _needs_recording(result)]
+    lacking = Counter(name for result in skipped if result not in recorded for name in result.missing)
+    reasons = Counter(_REASONS.get(result.reason, result.reason) for result in skipped if not result.missing)
+    needs = [f"{printable(name)} {number}" for name, number in lacking.most_common()]
+    if len(needs) > _MOST_NAMES + 1:
+        needs[_MOST_NAMES:] = [page.tell(f"and {len(needs) - _MOST_NAMES} more")]
+    if recorded:
+        needs.insert(0, f"{page.tell(_RECORDING)} {len(recorded)}")
+    rows = [(page.tell("not recorded"), ", ".join(needs))]
+    rows.append((page.tell("or else"), ", ".join(f"{page.tell(reason)} {number}" for reason, number in reasons.most_common())))
+    return [(label, body) for label, body in rows if body]
 
 
 def _counts(report: Report) -> str:

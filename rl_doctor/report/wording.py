@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rl_doctor.report.model import Evidence, Reconciled, Report, RunSummary
+from rl_doctor.report.model import Evidence, Finding, Reconciled, Report, RunSummary, Sample
 
 _NAMED: Final = 3
 """Numbers that are named, of those that are not equal."""
@@ -49,6 +49,8 @@ def evidence(item: Evidence) -> str:
     if item.where and "logged_name" in item.where:
         return _of_the_log(item)
     parts = [f"{item.metric} {number(item.value, item.unit)}"]
+    if item.interval is not None:
+        parts[0] += f" (95%: {number(item.interval[0])} to {number(item.interval[1])})"
     if item.baseline is not None:
         parts.append(f"baseline {number(item.baseline, item.unit)}")
     if item.limit is not None:
@@ -62,6 +64,18 @@ def evidence(item: Evidence) -> str:
     if item.estimated:
         parts.append("estimated from a sample of the tokens")
     return ", ".join(parts)
+
+
+def headline(finding: Finding) -> str:
+    """The rule of a finding, and its steps."""
+    first, last = finding.first_step, finding.last_step
+    return f"{finding.code} {finding.name}" + ("" if first is None else f", {steps(first, last)}")
+
+
+def sample(item: Sample) -> str:
+    """A sequence worth looking at."""
+    uid = "" if item.uid is None else f" (uid {item.uid})"
+    return f"step {item.step}, sequence {item.sequence}{uid}: {item.metric} {number(item.value)}"
 
 
 def _of_the_log(item: Evidence) -> str:

@@ -13,8 +13,8 @@ _WITHOUT_CRITIC: Final = frozenset(
 _SAMPLED: Final = ("reward.", "policy.kl_old", "policy.clip_frac", "adv.", "group.")
 """Prefixes of metrics that only training on a policy's own samples has."""
 _PREFERENCE_RULES: Final = "RLD43"
-_VALUE_RULES: Final = "RLD42"
-_REWARD_RULES: Final = ("RLD40", "RLD41")
+_VALUE_RULE: Final = "RLD420"
+_REWARD_RULES: Final = ("RLD40", "RLD41", "RLD42")
 
 
 def inapplicable(code: str, view: View) -> str | None:
@@ -24,7 +24,7 @@ def inapplicable(code: str, view: View) -> str | None:
     if code.startswith(_PREFERENCE_RULES) and algorithm not in PREFERENCE:
         sampled = any(name.startswith(_SAMPLED) and len(series.measured()) for name, series in view.all_series.items())
         return "not preference training" if algorithm or sampled else None
-    if code.startswith(_VALUE_RULES):
+    if code == _VALUE_RULE:
         estimator = view.config.adv_estimator or ""
         named = next((name for name in (estimator, algorithm) if name in _WITHOUT_CRITIC), algorithm if offline else None)
         return f"no critic: {named} has none" if named else None

@@ -11,14 +11,15 @@ import numpy as np
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit
 from rl_doctor.rules import trend
-from rl_doctor.rules.reading import counted, evidence, times
+from rl_doctor.rules.drowned import Stats, drowned, largest
+from rl_doctor.rules.reading import counted, evidence, items, times
 from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.stopped import stopped_at
 from rl_doctor.rules.view import View
 
 COMPONENT: Final = "reward.component."
-_STATS = frozenset({"mean", "std", "min", "max", "variance_share"})
-
-Stats = Mapping[str, Series]
+_FEW: Final = 2
+_STATS = frozenset({"mean", "std", "min", "max", "variance_share", "explained"})
 
 
 def components(view: View) -> Mapping[str, Stats]:
@@ -46,11 +47,10 @@ def _unjudged(found: Mapping[str, Stats], limits: Limits) -> Skip | None:
 @rule(
     "RLD404", "reward-component-imbalance",
     severity="error",
-    optional=(COMPONENT, "reward.std"),
+    optional=(COMPONENT, "reward.std", "composition.weighted_off", "composition.spread"),
     limits={
-        "share": 0.99, "scale": 100.0, "unseen": 20.0, "grown": 8.0, "sudden": 15.0, "jump": 50.0, "above": 4.0, "live": 0.5,
-        "steps": 5,
-        "constant": 50.0,
+        "share": 0.98, "range": 50.0, "reach": 12.0, "responses": 64, "scale": 100.0, "unseen": 20.0, "grown": 8.0,
+        "sudden": 15.0, "jump": 50.0, "above": 4.0, "live": 0.5, "steps": 5, "constant": 50.0,
     },
     cause="One reward component is on another scale than the rest, so that the others decide nothing.",
     advice=(
@@ -71,12 +71,14 @@ def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Ski
     Components are added, so that the one with the largest spread within groups decides which samples are reinforced. The
     others can then rise or fall without any effect.
 
-    It fires as a warning if one component holds at least `share` of the within-group variance although another varies too
-    and its standard deviation is `scale` times smaller, at `live` of the late steps. A log has no variance within groups: there
-    it is a warning if the standard deviation over the batch (or else what its mean varies by from step to step) is `scale` times
-    that of every other component that varies, at the start and at the end of the run. Weights of the configuration count; if they
-    are not known and the standard deviation of the whole reward is `unseen` times smaller, the component does not enter it as it
-    is logged, and nothing is said.
+    It fires as a warning if one component explains at least `share` of the within-group variance of the reward, which is what
+    advantages see, up to the last step, over `responses` responses or more, although every other that varies at `live` of the
+    steps comes to nothing beside it: the range of its values is `range` times that of any other as recorded and `reach` times
+    as it enters the reward, or `scale` times by configured weights. Nothing about time is claimed, so that two steps can be
+    enough. A log has no variance within groups: there it is a warning if the standard deviation over the batch (or else what
+    its mean varies by from step to step) is `scale` times that of every other component that varies, at the start and at the
+    end of the run. Weights of the configuration count; if they are not known and the standard deviation of the whole reward
+    is `unseen` times smaller, the component does not enter it as it is logged, and nothing is said.
 
     A component whose own size grows in mid-run is a warning from `grown` times on, and an error from `jump` times on if it
     grew at once. Size is its largest absolute value, where that was recorded, or else its mean; a mean can also grow by
@@ -86,13 +88,14 @@ def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Ski
     """
     found = components(view)
     if skip := _unjudged(found, limits):
+        yield from drowned(view, found, limits)
         yield skip
         return
     grown = [hit for name, stats in found.items() if (hit := _grown(name, stats, _others(found, name), limits)) is not None]
     yield from grown
     if not grown and len(found) > 1:
         yield from (
-            _drowned(found, limits)
+            drowned(view, found, limits)
             if any("variance_share" in stats for stats in found.values())
             else _outsized(view, found, limits)
         )
@@ -102,17 +105,8 @@ def reward_component_imbalance(view: View, limits: Limits) -> Iterator[Hit | Ski
             return
 
 
-def _size(stats: Stats) -> Series | None:
-    """Largest absolute value per step, or the absolute mean."""
-    low, high = stats.get("min"), stats.get("max")
-    if low is not None and high is not None and len(low) == len(high):
-        return Series(high.metric, high.unit, high.steps, np.maximum(np.abs(low.values), np.abs(high.values)), high.counts)
-    mean = stats.get("mean")
-    return None if mean is None else Series(mean.metric, mean.unit, mean.steps, np.abs(mean.values), mean.counts)
-
-
 def _grown(name: str, stats: Stats, others: float, limits: Limits) -> Hit | None:
-    series = _size(stats)
+    series = largest(stats)
     if series is None or len(series) < trend.SHORTEST:
         return None
     before, after = trend.early(series.values).center, trend.late(series.values).center
@@ -138,31 +132,8 @@ def _grown(name: str, stats: Stats, others: float, limits: Limits) -> Hit | None
         cause=f"The scale of {name} changed: another weight, unit or normaliser from that step on.",
         ruled_out=("learning: it does not change the size of a component so much",) if bounded else (),
         unchecked=() if bounded else (f"whether its values grew or only came more often: the largest value of {name}",),
+        suspect="component-scale-changed",
     )
-
-
-def _drowned(found: Mapping[str, Stats], limits: Limits) -> Iterator[Hit]:
-    """A component that holds all the within-group variance although others vary too."""
-    for name, stats in found.items():
-        share, spread = stats.get("variance_share"), stats.get("std")
-        if share is None or spread is None:
-            continue
-        last = trend.late(share.values, 0.3)
-        level = float(np.median(share.values[last.first :]))
-        if level < limits["share"]:
-            continue
-        own = float(np.median(spread.values[trend.late(spread.values, 0.3).first :]))
-        small = [
-            other for other, theirs in found.items() if other != name and _alive(theirs, own / limits["scale"], limits["live"])
-        ]
-        if small:
-            yield Hit(
-                f"Reward component {name} holds {level:.1%} of the within-group variance; {', '.join(small)}: some too, but "
-                f"{limits['scale']:.0f} times smaller",
-                "warning",
-                (evidence(share, last.first, -1, value=level, limit=limits["share"], where={"component": name}),),
-                ruled_out=("other components that are constant: they vary within the batch",),
-            )
 
 
 def _outsized(view: View, found: Mapping[str, Stats], limits: Limits) -> Iterator[Hit]:
@@ -194,6 +165,7 @@ def _outsized(view: View, found: Mapping[str, Stats], limits: Limits) -> Iterato
                 "how much of it is within groups: a log has the spread over the batch only",
                 *(() if known else ("the weights with which components are added: config.reward_weights",)),
             ),
+            suspect="component-drowns-others",
         )
 
 
@@ -207,7 +179,7 @@ def _movement(stats: Stats, limits: Limits) -> Series | None:
         spread = Series(mean.metric, mean.unit, mean.steps[1:], steps, mean.counts[1:])
     if len(spread) < limits["steps"]:
         return None
-    size = _size(stats)
+    size = largest(stats)
     rounding = 1e-6 * (0.0 if size is None else float(size.values.max()))
     return spread if float(np.mean(spread.values > rounding)) >= limits["live"] else None
 
@@ -218,20 +190,9 @@ def _ends(series: Series) -> tuple[float, float]:
     return float(np.mean(series.values[:half])), float(np.mean(series.values[half:]))
 
 
-def _alive(stats: Stats, below: float, share: float) -> bool:
-    """Whether a component varies at a share of the late steps, but less than ``below``."""
-    spread = stats.get("std")
-    if spread is None:
-        return False
-    part = spread.values[trend.late(spread.values, 0.3).first :]
-    size = _size(stats)
-    rounding = 1e-6 * (0.0 if size is None else float(size.values.max()))
-    return float(np.mean(part > rounding)) >= share and float(np.median(part)) <= below
-
-
 def _others(found: Mapping[str, Stats], name: str) -> float:
     """Largest absolute value that any other component reaches; 0 without another."""
-    sizes = [size for other, stats in found.items() if other != name and (size := _size(stats)) is not None]
+    sizes = [size for other, stats in found.items() if other != name and (size := largest(stats)) is not None]
     return max((float(size.values.max()) for size in sizes), default=0.0)
 
 
@@ -254,14 +215,18 @@ def _towering(name: str, stats: Stats, others: float, limits: Limits) -> Hit | N
         cause="The component is constant: it makes the reward look large, and cancels against any baseline."
         if always
         else "The component is constant at most steps, and so large that what varies hardly shows in the reward.",
+        suspect="component-constant-and-large",
     )
 
 
 @rule(
     "RLD413", "reward-component-idle",
-    severity="warning",
-    optional=(COMPONENT,),
-    limits={"rows": 0.9, "near": 0.02, "steps": 5, "weight": 0.2, "certain": 24},
+    severity="error",
+    optional=(COMPONENT, "reward.mean", "reward.std"),
+    limits={
+        "rows": 0.9, "near": 0.02, "steps": 5, "responses": 128, "weight": 0.2, "certain": 24, "certain_responses": 512,
+        "since": 3, "chance": 1e-4, "fall": 0.1,
+    },
     cause="A component at 0 is dead: never earned, or never computed. Another value is saturated: earned by every response, or "
     "constant by design.",
     advice=(
@@ -283,14 +248,20 @@ def reward_component_idle(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     hole that the sum of the others hides.
 
     A component is dead if its mean is 0 at every step, and saturated if it is one value at `rows` of the steps and at no
-    step further below it than `near` of it; over at least `steps` steps. It is info; a dead component is a warning if its weight
-    is configured and at least `weight` of all weights, over `certain` steps or more. If all components stand still, the reward
-    does: rule reward-flatline.
+    step further below it than `near` of it; over at least `steps` steps, or two with `responses` responses. It is info; a dead
+    component is a warning if its weight is configured and at least `weight` of all weights, over `certain` steps or
+    `certain_responses` responses or more. If all components stand still, the reward does: rule reward-flatline.
+
+    A component that varied within steps and is one value for every response of the last `since` steps or more, though that is
+    less likely than `chance` by the steps before, stopped being computed. It is an error if the mean reward falls with it by at
+    least `fall` of its spread within a step, else a warning. One that came near its largest value before is saturated.
     """
     found = components(view)
-    if skip := _unjudged(found, limits):
+    if (skip := _unjudged(found, limits)) and not _many(found, limits):
         yield skip
         return
+    stopped = [hit for name, stats in found.items() if (hit := stopped_at(view, name, stats, limits)) is not None]
+    yield from stopped
     idle = {name: level for name, stats in found.items() if (level := _idle(stats, limits)) is not None}
     if not idle or len(idle) == len(found):
         return
@@ -300,10 +271,20 @@ def reward_component_idle(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             yield _told(found, names, weighed=severity == "warning")
 
 
+def _many(found: Mapping[str, Stats], limits: Limits) -> bool:
+    """Whether every component was recorded for enough responses at two steps or more."""
+    means = [stats.get("mean") for stats in found.values()]
+    return bool(means) and all(mean is not None and _enough(mean, limits) for mean in means)
+
+
+def _enough(mean: Series, limits: Limits) -> bool:
+    return len(mean) >= limits["steps"] or (len(mean) >= _FEW and int(mean.counts.sum()) >= limits["responses"])
+
+
 def _idle(stats: Stats, limits: Limits) -> float | None:
     """The value of a component that is (nearly) the same for every response of the run; None if it varies."""
     mean, spread = stats.get("mean"), stats.get("std")
-    if mean is None or len(mean) < limits["steps"]:
+    if mean is None or not _enough(mean, limits):
         return None
     if not mean.values.any():
         return None if spread is not None and float(spread.values.max()) > 0.0 else 0.0
@@ -321,7 +302,9 @@ def _counts(view: View, name: str, stats: Stats, limits: Limits) -> bool:
     """Whether the configuration gives the component a weight that matters, and it was seen for long enough."""
     weights = view.config.reward_weights or {}
     total = sum(abs(weight) for weight in weights.values())
-    return total > 0 and abs(weights.get(name, 0.0)) >= limits["weight"] * total and len(stats["mean"]) >= limits["certain"]
+    mean = stats["mean"]
+    certain = len(mean) >= limits["certain"] or int(mean.counts.sum()) >= limits["certain_responses"]
+    return total > 0 and abs(weights.get(name, 0.0)) >= limits["weight"] * total and certain
 
 
 def _told(found: Mapping[str, Stats], names: Mapping[str, float], *, weighed: bool) -> Hit:
@@ -331,5 +314,12 @@ def _told(found: Mapping[str, Stats], names: Mapping[str, float], *, weighed: bo
         f"Reward component{'s' if len(names) > 1 else ''} {named} never change{'' if len(names) > 1 else 's'}{weight}",
         "warning" if weighed else "info",
         tuple(evidence(found[name]["mean"], 0, -1, value=value, where={"component": name}) for name, value in names.items()),
+        cause=_dead(found, names) if not any(names.values()) else None,
         unchecked=() if weighed or all(names.values()) else ("whether it should be earned: config.reward_weights",),
+        suspect="component-saturated" if all(names.values()) else "component-dead",
     )
+
+
+def _dead(found: Mapping[str, Stats], names: Mapping[str, float]) -> str:
+    listed, means = ", ".join(names), [found[name]["mean"] for name in names]
+    return f"{listed} is 0 for {items(means[0], 'response')}: never earned, or never computed."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Final
 
@@ -12,7 +12,9 @@ import numpy as np
 
 from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.analyzer.series import Series
+from rl_doctor.frozen import frozen
 from rl_doctor.report.model import Hit, Severity
+from rl_doctor.rules.loss_terms import ENTROPY, KL, told_by_terms
 from rl_doctor.rules.reading import KL_REFERENCE, logged
 from rl_doctor.rules.registry import Limits
 from rl_doctor.rules.shares import impossible
@@ -48,7 +50,7 @@ READ: Final = (
 """What ``contradictions`` looks at."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Rows:
     """Several series at the steps that all of them have: the first of them, and of each its values and what rounding hides."""
 
@@ -293,7 +295,7 @@ def _margin(view: View, limits: Limits) -> Iterator[Hit]:
 def _total_loss(view: View, limits: Limits) -> Iterator[Hit]:
     """The loss is the policy loss minus the entropy bonus plus the KL term, where the trainer defines it so."""
     config, known = view.config, view.trainer
-    if known is None or not known.loss_adds_up or config.loss_agg not in {None, "token-mean"}:
+    if (known is not None and not known.loss_adds_up) or config.loss_agg not in {None, "token-mean"}:
         return
     penalty = next((name for name in KL_REFERENCE if view.get(name) is not None), KL_REFERENCE[-1])
     terms = (("policy.entropy", config.entropy_coef, -1.0), (penalty, 0.0 if config.kl_in_reward else config.kl_coef, 1.0))
@@ -308,7 +310,13 @@ def _total_loss(view: View, limits: Limits) -> Iterator[Hit]:
     short = np.abs(rows.values[0] - whole) - size - rows.rounding[0] - rows.rounding[1] - hidden
     cause = "A term has the wrong sign or is left out of the loss, or a coefficient is another than the configuration says."
     words = "although policy loss - entropy bonus + KL term is {}"
-    yield from _hit(rows, short, whole, words, cause, limits, share=limits["half"])
+    named = {ENTROPY if name == "policy.entropy" else KL: (factor, values)
+             for (name, factor), values in zip(used, rows.values[2:], strict=True)}  # fmt: skip
+    told = told_by_terms(rows.values[0], rows.values[1], named, rows.rounding[0] + rows.rounding[1] + hidden)
+    if told is None and known is None:
+        return  # another loss than this, as far as is known
+    for one in _hit(rows, short, whole, words, cause, limits, share=limits["half"]):
+        yield one if told is None else replace(one, suspect=told[0], cause=told[1])
 
 
 def _components(view: View, limits: Limits) -> Iterator[Hit]:

@@ -24,7 +24,7 @@ _CRITIC: Final = (_EXPLAINED, "value.loss", "value.clip_frac")
     severity="error",
     optional=(*_CRITIC, *PROGRESS, "reward.std", "return.max", "return.min"),
     limits={
-        "steps": 24, "rows": 8, "explained": 0.05, "useless": -0.2, "long": 60, "z": 6.0, "grown": 4.0, "diverged": 30.0,
+        "steps": 40, "rows": 8, "explained": 0.05, "useless": -0.2, "long": 60, "z": 6.0, "grown": 4.0, "diverged": 30.0,
         "clipped": 0.4, "spread": 1.5,
     },
     cause="The value function does not fit the returns: its learning rate, clip range or inputs are wrong, or its loss has no "
@@ -52,8 +52,9 @@ def value_not_learning(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     The later half of the run counts. An explained variance of at most `explained` at three of four of its steps is a warning,
     and from `long` steps on an error if the median is below `useless`; at least `steps` steps are needed. Where it was not
     logged, a value loss that grows `grown` times by `z` standard errors is a warning, and an error from `diverged` times on,
-    unless rewards or their spread grew along. A share of clipped values of at least `clipped` over the later half, of `rows` rows
-    or more, is a warning. Near the reward's ceiling, where little is left to explain, it is info.
+    unless rewards or their spread grew along; of fewer than `steps` steps only that much counts. A share of clipped values of at
+    least `clipped` over the later half, of `rows` rows or more, is a warning. Near the reward's ceiling, where
+    little is left to explain, it is info.
     """
     explained, loss, clipped = (view.get(name) for name in _CRITIC)
     if explained is None and loss is None and clipped is None:
@@ -109,6 +110,7 @@ def _explains(view: View, series: Series | None, limits: Limits) -> Hit | Skip |
         if view.get("reward.std") is not None
         else ("a critic that still learns: the first half of the run is left out",),
         unchecked=() if view.get("value.clip_frac") is not None else ("whether clipping holds it: value.clip_frac",),
+        suspect="value-worse-than-constant" if level < limits["useless"] else "",
     )
 
 
@@ -126,14 +128,15 @@ def _scale_grew(view: View, limits: Limits) -> bool:
 def _grows(view: View, loss: Series | None, explained: Series | None, limits: Limits) -> Hit | Skip | None:
     if loss is None or (explained is not None and len(explained) >= limits["steps"]):
         return None
-    if skip := too_short(loss, int(limits["steps"])):
+    if skip := too_short(loss):
         return skip
     if not (loss.values > 0.0).all():
         return Skip("data", "the value loss is not positive at every step")
     values = np.log(loss.values)
     moved = trend.change(values)
     factor = math.exp(min(moved.difference, 50.0))
-    if factor < limits["grown"] or moved.z < limits["z"] or (_scale_grew(view, limits) and factor < limits["diverged"]):
+    doubtful = len(loss) < limits["steps"] or _scale_grew(view, limits)
+    if factor < limits["diverged" if doubtful else "grown"] or moved.z < limits["z"]:
         return None
     begin = trend.onset(values, moved.early, rising=True, share=0.3)
     start, end = math.exp(moved.early.center), math.exp(moved.late.center)
@@ -145,6 +148,7 @@ def _grows(view: View, loss: Series | None, explained: Series | None, limits: Li
         cause="The value function diverges.",
         ruled_out=("returns on a larger scale: the rewards' spread did not grow",) if view.get("reward.std") is not None else (),
         unchecked=("how much of the returns it explains: value.explained_var",),
+        suspect="value-diverges",
     )
 
 
@@ -162,4 +166,5 @@ def _bound(clipped: Series | None, limits: Limits) -> Hit | Skip | None:
         "warning",
         (evidence(clipped, first, -1, value=level, limit=limits["clipped"]),),
         cause="The clip range of the values is narrow against the scale of the returns.",
+        suspect="value-clip-too-narrow",
     )

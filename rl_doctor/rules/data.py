@@ -60,11 +60,15 @@ def _positive(view: View, limits: Limits, name: str, breach: Breach) -> Hit:
     largest = float(breach.series.values[breach.marked].max())
     above_zero = pooled(share) if share is not None else float("nan")
     rounded = coarse is not None and pooled(coarse) >= limits["coarse"]
+    suspect = ""
     if above_zero > limits["sign"]:
+        suspect = "logprob-sign-flipped"
         cause = "The column holds negative log-likelihoods or plain probabilities, not logprobs."
     elif rounded:
+        suspect = f"{'engine' if name in _ENGINE else 'trainer'}-half-precision-logits"
         cause = "Logits or logprobs were rounded to bfloat16 before or inside log_softmax."
     elif name in _ENGINE:
+        suspect = "placeholder-among-logprobs"
         cause = "A placeholder stands where the engine gave no logprob."
     else:
         cause = "A number was recorded that is not a log-probability."
@@ -73,7 +77,8 @@ def _positive(view: View, limits: Limits, name: str, breach: Breach) -> Hit:
     if share is not None:
         evidence.append(Evidence(share.metric, breach.first, breach.last, above_zero, n=int(share.counts.sum()), limit=0.0))
     message = f"{name} reaches {largest:+.3g} nat at trained tokens {breach.when}; {above_zero:.2%} of them are above 0"
-    return Hit(message, "error" if largest > limits["gross"] else "warning", tuple(evidence), cause, ruled_out)
+    severity: Severity = "error" if largest > limits["gross"] else "warning"
+    return Hit(message, severity, tuple(evidence), cause, ruled_out, suspect=suspect)
 
 
 @rule(
@@ -204,6 +209,7 @@ def unreadable_parts(view: View, _: Limits) -> Iterable[Hit | Skip]:
     "duplicate-samples",
     severity="error",
     needs=("data.duplicate_frac", "data.duplicate_expected_frac", "data.improbable_duplicate_frac"),
+    optional=("data.distinct_frac",),
     limits={"rows": 4, "improbable": 0.02, "excess": 3.0, "share": 0.05, "sigmas": 5.0},
     cause="Samples of a group are copies: engines or ranks share a random seed, or one response was repeated.",
     advice=(
@@ -265,4 +271,13 @@ def _copies(view: View, limits: Limits) -> Iterator[Hit]:
     )
     severe = total > limits["share"] and total > limits["excess"] * level
     ruled_out = ("low entropy: the copies' own log-probabilities make them improbable",)
-    yield Hit(message, "error" if severe else "warning", tuple(evidence), None, ruled_out, unchecked)
+    alike = total >= 0.99 and (variety := view.get("data.distinct_frac")) is not None and _one_each(view, pooled(variety))
+    cause = "Every response of a group is the same: the engine samples greedily." if alike else None
+    suspect = "sampling-greedy" if alike else ""
+    yield Hit(message, "error" if severe else "warning", tuple(evidence), cause, ruled_out, unchecked, suspect=suspect)
+
+
+def _one_each(view: View, variety: float) -> bool:
+    """Whether groups hold about one different response, of groups of at least three."""
+    size = view.config.group_size or 0
+    return size >= 3 and variety <= 1.05 / size

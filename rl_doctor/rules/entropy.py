@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
-from rl_doctor.rules import trend
+from rl_doctor.rules import breaks, trend
 from rl_doctor.rules.reading import (
     PROGRESS,
     TRUNCATION,
     Progress,
     change_evidence,
+    evidence,
     first_of,
     lacking,
     progress,
@@ -25,6 +27,8 @@ from rl_doctor.rules.reading import (
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
+_RECENT = 8
+"""Last points that are compared with the early window too, where the late window has not moved yet."""
 ENTROPY = ("policy.entropy", "policy.old_entropy")
 
 
@@ -44,7 +48,7 @@ def _never_measured(series: Series) -> Skip | None:
     "RLD301", "entropy-collapse",
     severity="error",
     optional=(*ENTROPY, *PROGRESS),
-    limits={"left": 0.25, "severe": 0.15, "z": 6.0, "fast": 0.25},
+    limits={"left": 0.25, "severe": 0.15, "z": 6.0, "fast": 0.25, "open": 0.25},
     cause="The policy became nearly deterministic before it learned: too many updates on too few prompts, a learning rate that "
     "is too high, or clipping that lets probable tokens grow but not improbable ones.",
     advice=(
@@ -54,7 +58,7 @@ def _never_measured(series: Series) -> Skip | None:
     ),
     avoids=(
         "A policy that starts with low entropy.",
-        "Entropy that falls while the reward rises to its ceiling (a warning at most).",
+        "Entropy that falls while the reward rises (a warning at most) or stands at its ceiling (info).",
         "An entropy column that is 0 because it was never measured.",
     ),
     source="arXiv:2505.22617 (entropy mechanism); arXiv:2503.14476, section 3.1 (clip-higher)",
@@ -65,10 +69,13 @@ def entropy_collapse(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Without entropy there are no different samples, without different samples there is no advantage, and learning stops for
     good. Some fall is what learning looks like; the question is what was bought with it.
 
-    The late level is compared with the run's own early window, as a ratio. It fires if at most `left` remains and the
-    difference of logarithms is `z` standard errors. The reward decides the severity: an error if at most `severe` remains
-    and the reward neither rises nor stands at its ceiling, or falls after the onset; a warning otherwise, also if the reward
-    was not recorded. A fall that is over within `fast` of the run, counted from its onset, is said to be sudden.
+    The late level (or that of the last 8 points) is compared with the run's own early window, as a ratio. It fires if at most
+    `left` remains and the difference of logarithms is `z` standard errors. The reward decides the severity: an error if at most
+    `severe` remains and the reward neither rises nor stands at its ceiling, or falls after the onset; info if it stands at its
+    ceiling and had all but `open` of its gain when the entropy had fallen, so that little was left to explore for; a warning
+    otherwise, also if the reward was not recorded. A fall that is over within `fast` of the run, counted from its onset, is
+    said to be sudden. A fall to `left` from one step to the next is a warning from the fourth step after it on, before
+    windows can tell.
     """
     series = first_of(view, *ENTROPY)
     if series is None:
@@ -79,13 +86,19 @@ def entropy_collapse(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     values = _logarithm(series)
     moved = trend.change(values)
+    if math.exp(moved.difference) > limits["left"]:
+        moved = trend.change(values, _RECENT)
     left = math.exp(moved.difference)
     if left > limits["left"] or moved.z > -limits["z"]:
+        yield from _just_now(view, series, values, limits)
         return
-    begin = trend.onset(values, moved.early, rising=False, share=0.3)
-    reached = trend.onset(values, moved.early, rising=False, share=0.8)
+    begin = trend.onset(values, moved.early, rising=False, share=0.3, end=moved.late.center)
+    reached = trend.onset(values, moved.early, rising=False, share=0.8, end=moved.late.center)
     reward = progress(view, int(series.steps[begin]))
     severity, cause = _verdict(reward, left, limits)
+    if severity == "warning" and _solved(reward, int(series.steps[reached]), limits["open"]):
+        severity = "info"
+    suspect = "exploration-used-up" if reward.good else ""
     pace = "suddenly" if reached - begin <= limits["fast"] * len(series) else "gradually"
     yield Hit(
         f"Entropy fell {pace} to {left:.0%} of its start ({math.exp(moved.early.center):.3g} to "
@@ -96,7 +109,34 @@ def entropy_collapse(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         cause=cause,
         ruled_out=("low entropy from the start: the limit is relative to the run's own early window",),
         unchecked=() if reward.series is not None else ("whether the run learned meanwhile: reward",),
+        suspect=suspect,
     )
+
+
+def _just_now(view: View, series: Series, values: trend.Floats, limits: Limits) -> Iterator[Hit]:
+    """A fall at once that is too recent for a comparison of windows."""
+    shift = breaks.fresh(values, -math.log(limits["left"]))
+    if shift is None or shift.size > 0.0:
+        return
+    before, after = math.exp(shift.before), math.exp(shift.after)
+    yield Hit(
+        f"Entropy fell at once to {after / before:.0%} ({before:.3g} to {after:.3g}) at step {series.steps[shift.index]}; "
+        f"{progress(view, int(series.steps[shift.index])).words()}",
+        "warning",
+        (evidence(series, shift.index, -1, value=after, baseline=before, limit=limits["left"] * before),),
+        cause="One update closed the policy up, or other weights were loaded: entropy does not fall like this by learning.",
+    )
+
+
+def _solved(reward: Progress, step: int, left: float) -> bool:
+    """Whether the reward stands at its ceiling and had gained all but ``left`` of its gain by a step."""
+    if not reward.good or not reward.at_ceiling or reward.series is None:
+        return False
+    values = reward.series.values
+    near = int(np.searchsorted(reward.series.steps, step))
+    then = float(np.median(values[max(near - 2, 0) : near + 3]))
+    first, last = trend.early(values).center, trend.late(values).center
+    return last - then <= left * max(last - first, 0.0)
 
 
 def _verdict(reward: Progress, left: float, limits: Limits) -> tuple[Severity, str | None]:
@@ -108,6 +148,10 @@ def _verdict(reward: Progress, left: float, limits: Limits) -> tuple[Severity, s
     if reward.series is None or reward.course == "unknown":
         return "warning", None
     return ("error" if left <= limits["severe"] or reward.course == "falling" else "warning"), None
+
+
+_RAISED: Final = 0.25
+"""An upper clip bound from which on entropy is meant to rise."""
 
 
 @rule(
@@ -133,10 +177,11 @@ def entropy_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Rising entropy alone is no fault: many runs with a raised upper clip bound live well with it. Together with a falling
     reward or with more and more responses that hit the length limit it means that the policy comes apart.
 
-    It fires if the late level is `growth` times the early window and the difference of logarithms is `z` standard errors. An
-    error if the reward or the validation score falls, a warning if the share of truncated responses rises by `truncation`,
-    or if the
-    entropy exceeds `uniform` of that of a uniform choice from the vocabulary; else info.
+    It fires if the late level (or that of the last 8 points) is `growth` times the early window and the difference of
+    logarithms is `z` standard errors. An error if the reward or the validation score falls, a warning if the share of
+    truncated responses rises by `truncation`, or if the entropy exceeds `uniform` of that of a uniform choice from the
+    vocabulary, or if the reward does not rise either and it is known that no bonus and no raised clip bound is set; else
+    info. A rise by `growth` from one step to the next is a warning from the fourth step after it on.
     """
     series = first_of(view, *ENTROPY)
     if series is None:
@@ -147,10 +192,13 @@ def entropy_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     values = _logarithm(series)
     moved = trend.change(values)
+    if math.exp(moved.difference) < limits["growth"]:
+        moved = trend.change(values, _RECENT)
     growth = math.exp(moved.difference)
     if growth < limits["growth"] or moved.z < limits["z"]:
+        yield from _risen_just_now(view, series, values, limits)
         return
-    begin = trend.onset(values, moved.early, rising=True, share=0.3)
+    begin = trend.onset(values, moved.early, rising=True, share=0.3, end=moved.late.center)
     reward = progress(view, int(series.steps[begin]))
     cut = first_of(view, *TRUNCATION)
     more_cut = cut is not None and trend.course(cut.values, limits["truncation"]) == "rising"
@@ -158,7 +206,8 @@ def entropy_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     near_uniform = (
         vocabulary is not None and vocabulary > 1 and moved.late.center > math.log(limits["uniform"] * math.log(vocabulary))
     )
-    severity: Severity = "error" if reward.course == "falling" else "warning" if more_cut or near_uniform else "info"
+    unmeant = _unmeant(view) and reward.course != "rising"
+    severity: Severity = "error" if reward.course == "falling" else "warning" if more_cut or near_uniform or unmeant else "info"
     unchecked: tuple[str, ...] = () if reward.series is not None else ("whether the reward falls: reward",)
     unchecked += () if cut is not None else ("whether more responses are truncated: finish_reason or config.max_response_length",)
     yield Hit(
@@ -172,4 +221,27 @@ def entropy_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         if severity != "info"
         else "A raised upper clip bound or an entropy bonus; harmless as long as the reward holds.",
         unchecked=unchecked,
+        suspect="entropy-rises-harmlessly" if severity == "info" and reward.series is not None else "",
+    )
+
+
+def _unmeant(view: View) -> bool:
+    """Whether it is known that nothing is set which raises the entropy: no bonus, and no raised upper clip bound."""
+    config = view.config
+    return config.entropy_coef == 0 and config.clip_high is not None and config.clip_high < _RAISED
+
+
+def _risen_just_now(view: View, series: Series, values: trend.Floats, limits: Limits) -> Iterator[Hit]:
+    """A rise at once that is too recent for a comparison of windows."""
+    shift = breaks.fresh(values, math.log(limits["growth"]))
+    if shift is None or shift.size < 0.0:
+        return
+    before, after = math.exp(shift.before), math.exp(shift.after)
+    yield Hit(
+        f"Entropy rose at once {times(after / before)} ({before:.3g} to {after:.3g}) at step {series.steps[shift.index]}; "
+        f"{progress(view, int(series.steps[shift.index])).words()}",
+        "warning",
+        (evidence(series, shift.index, -1, value=after, baseline=before, limit=limits["growth"] * before),),
+        cause="Within a step or two the policy became another: weights that were loaded or sent wrongly, an update that broke it,"
+        " or a trainer whose forward pass changed.",
     )

@@ -16,6 +16,11 @@ from rl_doctor.rules.reading import REWARD, TRUNCATION, evidence, first_of, item
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
+_LEAST: Final = 4
+_FEW: Final = 2
+_CHANCE: Final = 1e-4
+"""Constant steps that end a run: the least number, and how unlikely they must be by what was before."""
+_CUT: Final = "length-limit-too-short"
 _CONTRADICTING: Final = ("optim.grad_norm", "adv.max", "adv.std", "group.zero_std_frac", "group.std_mean", "reward.spread")
 
 
@@ -25,7 +30,7 @@ _CONTRADICTING: Final = ("optim.grad_norm", "adv.max", "adv.std", "group.zero_st
     optional=(*REWARD, "reward.std", "reward.max", "reward.min", *_CONTRADICTING, *TRUNCATION),
     limits={
         "share": 0.9, "steps": 5, "sequences": 64, "tail": 0.1, "cut": 0.5, "gradient": 0.01, "still": 0.01, "long": 100,
-        "solved": 0.9,
+        "solved": 0.9, "certain": 128,
     },
     cause="The reward function returns a constant: an exception that is swallowed, a parser that never matches, or "
     "prompts that are all too hard or all too easy.",
@@ -44,7 +49,8 @@ def reward_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     A constant reward gives advantages of 0 in every group-relative method, whatever the responses say.
 
     It fires if the reward is one constant on at least `share` of the steps (over `steps` steps or more and `sequences`
-    responses), or on all steps of a final stretch of `tail` of the run. If at least `cut` of the responses hit the length
+    responses; or a warning at 2 steps with `certain` responses), or on all steps of a final stretch of `tail` of the run or
+    of 4 steps, if so few were constant before that this is not chance. If at least `cut` of the responses hit the length
     limit, the limit is named as the cause first. A constant at the top of a run that learned before is info.
 
     A mean that is not constant but stays within `still` of its level (by the spread of the steps) over `long` steps or more,
@@ -65,14 +71,16 @@ def reward_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     level = float(np.median(series.values[flat])) if flat.any() else math.nan
     same = flat & (np.abs(series.values - level) <= 1e-9 * max(abs(level), 1.0)) if flat.any() else flat
     share = float(np.mean(same))
-    if share >= limits["share"] and (n < limits["steps"] or (int(series.counts.sum()) < limits["sequences"] and n < 8)):
+    seen = int(series.counts.sum())
+    short = n < limits["steps"] and not (n >= _FEW and share == 1.0 and seen >= limits["certain"])
+    if share >= limits["share"] and (short or (seen < limits["sequences"] and n < 8)):
         yield Skip("length", f"inconclusive: the reward is {level:g} so far, over {items(series, 'response')}")
         return
     tail = trend.run_lengths(same)
     length = n - tail[-1][0] if tail and tail[-1][1] == n - 1 else 0
     if share >= limits["share"]:
         first = 0
-    elif length >= max(limits["tail"] * n, limits["steps"]) and n >= trend.SHORTEST:
+    elif _unlikely(same[: n - length], length, limits):
         first = n - length
     else:
         yield from _stands_still(view, limits)
@@ -82,15 +90,26 @@ def reward_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     solved = first > 0 and level >= top - 1e-9 * max(abs(top), 1.0) and float(np.median(series.values[: max(first, 1)])) < level
     yield Hit(
         f"The reward is {level:g} for every response, {span(series, first)} ({share:.0%} of the steps)",
-        "info" if solved else "error",
+        "info" if solved else "error" if n >= limits["steps"] else "warning",
         (
             evidence(series, first, -1, value=level),
-            evidence(series, 0, -1, value=share, limit=limits["share" if first == 0 else "tail"], share_of_steps="constant"),
+            evidence(series, first, -1, value=share, limit=limits["share" if first == 0 else "tail"], share_of_steps="constant"),
         ),
         cause="Every prompt is solved: nothing is left to learn." if solved else cause,
         ruled_out=ruled_out,
         unchecked=unchecked,
+        suspect="task-solved" if solved else _CUT if cause else "",
     )
+
+
+def _unlikely(before: NDArray[np.bool_], length: int, limits: Limits) -> bool:
+    """Whether so many constant steps in a row are not to be expected of steps of which so few were constant before."""
+    n = before.size + length
+    long = length >= max(limits["tail"] * n, limits["steps"]) and n >= trend.SHORTEST
+    if not long and (length < _LEAST or before.size < trend.SHORTEST // 2):
+        return False
+    usual = (float(np.count_nonzero(before)) + 1.0) / (before.size + 2.0)
+    return bool(usual**length < _CHANCE)
 
 
 def _stands_still(view: View, limits: Limits) -> Iterator[Hit]:
@@ -118,6 +137,7 @@ def _stands_still(view: View, limits: Limits) -> Iterator[Hit]:
             unchecked=unchecked
             if top is not None
             else (*unchecked, "whether that is the most that can be earned: the largest reward"),
+            suspect=_CUT if cause else "reward-stands-still",
         )
         return
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.series import Series
-from rl_doctor.report.model import Hit, Severity
+from rl_doctor.report.model import Evidence, Hit, Severity
 from rl_doctor.rules import trend
 from rl_doctor.rules.advantage import GROUPED
 from rl_doctor.rules.reading import (
@@ -30,6 +30,7 @@ from rl_doctor.rules.view import View
 
 _SPREADS = ("group.std_mean", "reward.spread", "reward.std")
 _BROKEN_REWARDS = ("numerics.missing_reward_frac", "numerics.infinite_reward_frac")
+_CUT = "length-limit-too-short"
 _WITHOUT_STD = frozenset({"dr_grpo", "rloo", "gae", "reinforce", "remax"})
 
 
@@ -69,8 +70,8 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     to the rest.
 
     The share of such groups, each generation batch once, is an error if it is at least `nearly_all` over the whole run and
-    the late window, and a warning if it is `standing` in the late window (over the run, or by two standard errors), or `half`
-    all along in a run of `long` steps whose reward does not rise. If most of them are all right and the reward rose to its
+    the late window, and a warning if it is `standing` in the late window (and there or over the run by three standard errors), or
+    `half` all along in a run of `long` steps whose reward does not rise. If most of them are all right and the reward rose to its
     ceiling, it is info; so it is where the mean reward is one value, which reward-flatline tells. The split into all right (the
     largest reward of the batch) and all wrong (the smallest) names the cause;
     in a batch whose rewards all lie in one half of the run's range, that half decides. Where at least `cut` of the responses are
@@ -93,8 +94,7 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     whole = float(np.average(series.values, weights=series.counts))
     reward = progress(view)
     wasted = late_share >= limits["half"] and whole >= limits["half"] and len(series) >= limits["long"]
-    scatter = trend.noise(series.values)[0] / math.sqrt(last.n)
-    standing = late_share >= limits["standing"] and max(whole, late_share - 2.0 * scatter) >= limits["standing"]
+    standing = late_share >= limits["standing"] and _surely(series, last.first, late_share, whole) >= limits["standing"]
     if not standing and not (told and wasted and reward.course != "unknown" and not reward.good):
         return
     if not told and (min(late_share, whole) < limits["nearly_all"] or _one_value(reward.series)):
@@ -105,9 +105,10 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     severity: Severity = "error" if whole >= limits["nearly_all"] and late_share >= limits["nearly_all"] else "warning"
     if solved or (severity == "warning" and trend.course(series.values, 0.1) == "falling"):
         severity = "info"
-    cause, ruled_out, unchecked = _why_idle(view, late_share, right, wrong, limits)
+    cause, suspect, ruled_out, unchecked = _why_idle(view, late_share, right, wrong, limits)
     if whole >= limits["nearly_all"] and _one_value(first_of(view, *REWARD)):
         severity, cause = "info", "Every response has the same reward, in every group: reward-flatline tells."
+        suspect = ""
     split = "" if right is None or wrong is None else f": {_late_mean(right):.0%} all right, {_late_mean(wrong):.0%} all wrong"
     what = "groups have no variance in their rewards" if told else f"steps have no variance in any group ({series.metric} is 0)"
     since = f"; from step {series.steps[0]} on" if severity == "error" else ""
@@ -127,7 +128,25 @@ def zero_variance_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         cause=cause,
         ruled_out=ruled_out,
         unchecked=unchecked,
+        suspect=suspect,
     )  # fmt: skip
+
+
+def _surely(series: Series, first: int, late: float, whole: float) -> float:
+    """The larger of the late share (from point ``first`` on) and that over the run, each less its uncertainty.
+
+    That is three standard errors; two for a logged share, whose number of groups is not known.
+    """
+    one_group = bool(np.isin(series.values, (0.0, 1.0)).all())
+    if logged(series) and not one_group:
+        return max(whole, late - 2.0 * trend.noise(series.values)[0] / math.sqrt(len(series) - first))
+    return max(_lower(late, int(series.counts[first:].sum())), _lower(whole, int(series.counts.sum())))
+
+
+def _lower(share: float, number: int) -> float:
+    """Lower end of Wilson's interval of three standard errors for a share of ``number`` groups."""
+    squared = 9.0 / number
+    return (share + squared / 2.0 - math.sqrt(squared * (share * (1.0 - share) + squared / 4.0))) / (1.0 + squared)
 
 
 def _silent_steps(view: View) -> Series | None:
@@ -170,21 +189,28 @@ def _sides(view: View) -> tuple[Series | None, Series | None]:
 
 def _why_idle(
     view: View, share: float, right: Series | None, wrong: Series | None, limits: Limits
-) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+) -> tuple[str | None, str, tuple[str, ...], tuple[str, ...]]:
+    """The cause in words, its name, what is ruled out, and what could not be looked at."""
     cut = first_of(view, *TRUNCATION)
     if cut is not None and _late_mean(cut) >= limits["cut"] and (right is None or _late_mean(right) < 0.5 * share):
-        return f"{_late_mean(cut):.0%} of the responses are cut at the length limit, so that whole groups fail alike.", (), ()
+        return (
+            f"{_late_mean(cut):.0%} of the responses are cut at the length limit, so that whole groups fail alike.",
+            _CUT,
+            (),
+            (),
+        )
     unchecked = () if cut is not None else ("responses cut at the length limit: finish_reason",)
     if right is None or wrong is None:
         if view.get("group.all_max_frac") is not None:
-            return "Every response of the run has the same reward, so that no group can differ.", (), unchecked
-        return None, (), ("whether these groups are all right or all wrong: reward and group", *unchecked)
+            return "Every response of the run has the same reward, so that no group can differ.", "", (), unchecked
+        return None, "", (), ("whether these groups are all right or all wrong: reward and group", *unchecked)
     if _late_mean(right) >= 0.6 * share:
-        return "The prompts are too easy for this policy: most of these groups are all right.", (), unchecked
+        return "The prompts are too easy for this policy: most of these groups are all right.", "prompts-too-easy", (), unchecked
     if _late_mean(wrong) >= 0.6 * share:
         out = () if cut is None else (f"responses cut at the length limit: {_late_mean(cut):.0%} are",)
-        return "The prompts are too hard, or the reward function fails: most of these groups are all wrong.", out, unchecked
-    return None, (), unchecked
+        words = "The prompts are too hard, or the reward function fails: most of these groups are all wrong."
+        return words, "prompts-too-hard", out, unchecked
+    return None, "", (), unchecked
 
 
 @rule(
@@ -260,10 +286,14 @@ def broken_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Over all steps: a share of `singletons` groups of one sequence is an error, `some` a warning. Groups larger than
     config.group_size at `mixed` of the steps are a warning, and an error if the largest is a multiple of it; groups that are
     all smaller, or of different sizes, are a warning, or info where aborted responses explain it. Groups are counted by their
-    finite rewards: steps at which a reward is NaN or infinite are left out, and non-finite tells.
+    finite rewards: steps at which a reward is NaN or infinite are left out, and non-finite tells; so is a generation batch
+    within whose steps the run ends.
     """
     if view.config.adv_estimator is not None and view.config.adv_estimator not in GROUPED:
         yield Skip("config", f"{view.config.adv_estimator} does not compare samples of a group")
+        return
+    if view.config.group_size == 1 and view.config.adv_estimator in GROUPED:
+        yield _of_one(view)
         return
     low, high, single = view.get("group.size_min"), view.get("group.size_max"), view.get("group.singleton_frac")
     if low is None or high is None or single is None:
@@ -271,7 +301,10 @@ def broken_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     whole = _whole_steps(view, low)
     if not whole.any():
-        yield Skip("data", "a reward is NaN or infinite at every step, so that groups cannot be counted")
+        if _stopped_within(view, low):
+            yield Skip("length", "inconclusive: the run ends within its generation batch")
+        else:
+            yield Skip("data", "a reward is NaN or infinite at every step, so that groups cannot be counted")
         return
     low, high, single = (_at(series, low.steps[whole]) for series in (low, high, single))
     if view.config.group_size == 1:
@@ -285,16 +318,41 @@ def broken_groups(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             "error" if share >= limits["singletons"] else "warning",
             (evidence(single, 0, -1, value=share, limit=limits["some"]),),
             cause="Every sequence has a group id of its own, so that nothing is compared." if every else None,
+            suspect="group-id-per-response" if share >= limits["singletons"] else "samples-lost",
             unchecked=("the size that groups should have: config.group_size",) if view.config.group_size is None else (),
         )
         return
     yield from _sizes(view, low, high, limits)
 
 
+def _stopped_within(view: View, low: Series) -> bool:
+    """Whether the last generation batch is there in part: it is spread over several steps, and the run ends before its last."""
+    minibatches, last = view.config.minibatches, view.facts.last_step
+    if minibatches is None or last is None or (view.info.trainer or "custom").lower() not in {"trl", "custom"}:
+        return False
+    if len(low) > 1 and int(np.diff(low.steps).min()) < minibatches:  # each step holds a generation batch as a whole
+        return False
+    return last - int(low.steps[-1]) + 1 < minibatches
+
+
+def _of_one(view: View) -> Hit:
+    """What the configuration alone tells: an estimator that compares, and one sample per prompt."""
+    return Hit(
+        f"group_size is 1, and {view.config.adv_estimator} compares the responses to one prompt",
+        "error",
+        (Evidence("config.group_size", None, None, 1.0, limit=2.0, unit="sequences"),),
+        cause="One response is sampled per prompt: there is nothing to compare it with.",
+        suspect="one-sample-per-prompt",
+    )
+
+
 def _whole_steps(view: View, series: Series) -> NDArray[np.bool_]:
-    """Bool per point of a series: no reward is NaN or infinite at its step."""
+    """Bool per point of a series: no reward is NaN or infinite at its step, and the generation batch is there as a whole."""
     broken = [found.steps[found.values > 0] for name in _BROKEN_REWARDS if (found := view.get(name)) is not None]
-    return ~np.isin(series.steps, np.concatenate(broken)) if broken else np.ones(len(series), np.bool_)
+    whole = ~np.isin(series.steps, np.concatenate(broken)) if broken else np.ones(len(series), np.bool_)
+    if _stopped_within(view, series):
+        whole[-1] = False
+    return whole
 
 
 def _at(series: Series, steps: NDArray[np.int64]) -> Series:
@@ -306,8 +364,6 @@ def _sizes(view: View, low: Series, high: Series, limits: Limits) -> Iterator[Hi
     """Sizes against the configuration and against each other."""
     expected = view.config.group_size
     smallest, largest = float(np.median(low.values)), float(np.median(high.values))
-    lost = view.get("length.aborted_frac")
-    explained = lost is not None and float(np.mean(lost.values)) > 0
     if expected is not None and float(np.mean(high.values > expected)) >= limits["mixed"]:
         merged = largest % expected == 0 and smallest % expected == 0
         yield Hit(
@@ -315,23 +371,40 @@ def _sizes(view: View, low: Series, high: Series, limits: Limits) -> Iterator[Hi
             "warning" if merged and smallest == expected else "error",
             (evidence(high, 0, -1, limit=float(expected)),),
             cause="Several prompts, or the same prompt drawn several times, share one group id." if merged else None,
+            suspect="groups-merged",
         )
-    elif float(np.mean(low.values < high.values)) >= limits["mixed"]:
-        yield Hit(
-            f"Groups have {smallest:.0f} to {largest:.0f} sequences at {np.mean(low.values < high.values):.0%} of the steps",
-            "info" if explained else "warning",
-            (evidence(low, 0, -1, baseline=largest, limit=None if expected is None else float(expected)),),
-            cause="Samples are lost between sampling and training, or the ids of groups are mixed up.",
-            unchecked=() if lost is not None else ("aborted responses that were dropped: finish_reason",),
-        )
-    elif expected is not None and float(np.mean(high.values < expected)) >= limits["mixed"]:
-        ranks = view.info.world_size is not None and view.info.writing_ranks is not None
-        partial = ranks and len(view.info.writing_ranks or ()) < (view.info.world_size or 1)
-        yield Hit(
-            f"Groups have {largest:.0f} sequences at most, {span(high, 0)}, and group_size is {expected}",
-            "info" if partial or explained else "warning",
-            (evidence(high, 0, -1, limit=float(expected)),),
-            cause="Not every rank writes, so that part of each group is missing."
-            if partial
-            else "Samples are lost between sampling and training.",
-        )
+        return
+    uneven = low.values < high.values
+    small = np.zeros(len(high), np.bool_) if expected is None else high.values < expected
+    if float(np.mean(uneven | small)) >= limits["mixed"]:
+        yield _lacking_some(view, low, high, uneven, small)
+
+
+def _lacking_some(view: View, low: Series, high: Series, uneven: NDArray[np.bool_], small: NDArray[np.bool_]) -> Hit:
+    """Groups that differ in size, or are all smaller than they should be, told from the step on from which they are."""
+    expected, lost = view.config.group_size, view.get("length.aborted_frac")
+    explained = lost is not None and float(np.mean(lost.values)) > 0
+    marked = uneven | small
+    places = np.flatnonzero(marked)
+    first = next((int(place) for place in places if np.mean(marked[place:]) >= 0.9), int(places[0]))
+    told = marked & (np.arange(len(marked)) >= first)
+    smallest, largest = int(low.values[told].min()), int(high.values[told].max())
+    few = expected is not None and largest < expected
+    known = f", and group_size is {expected}" if few else ""
+    sizes = f"{smallest}-{largest}" if smallest < largest else f"{largest}"
+    share = "" if told[first:].all() else f" ({np.count_nonzero(told)} of {len(told) - first} steps)"
+    ranks = view.info.world_size is not None and view.info.writing_ranks is not None
+    partial = few and ranks and len(view.info.writing_ranks or ()) < (view.info.world_size or 1)
+    cause = "Samples are lost between sampling and training, or the ids of groups are mixed up."
+    if partial:
+        cause = "Not every rank writes, so that part of each group is missing."
+    elif few:
+        cause = "Samples are lost between sampling and training."
+    return Hit(
+        f"Groups have {sizes} sequences, {span(low, first)}{share}{known}",
+        "info" if partial or explained else "warning",
+        (evidence(low, first, -1, baseline=float(largest), limit=None if expected is None else float(expected)),),
+        cause=cause,
+        unchecked=() if lost is not None else ("aborted responses that were dropped: finish_reason",),
+        suspect="" if partial else "samples-lost",
+    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from rl_doctor.analyzer.series import Series
+from rl_doctor.frozen import frozen
 from rl_doctor.report.model import Evidence, Hit, Severity
 from rl_doctor.rules import trend, turning
 from rl_doctor.rules.components import COMPONENT, components
@@ -29,16 +29,12 @@ from rl_doctor.rules.reading import (
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
-_TASK: Final = re.compile(
-    r"correct|accura|acc\b|success|solve|answer|task|exact|pass|outcome|verif|match|goal|win", re.IGNORECASE
-)
-_SHAPE: Final = re.compile(
-    r"format|length|len\b|tag|xml|style|structure|lang|brev|concise|repet|tool|think|penalt", re.IGNORECASE
-)
+TASK: Final = re.compile(r"correct|accura|acc\b|success|solve|answer|task|exact|pass|outcome|verif|match|goal|win", re.IGNORECASE)
+SHAPE: Final = re.compile(r"format|length|len\b|tag|xml|style|structure|lang|brev|concise|repet|tool|think|penalt", re.IGNORECASE)
 _COMPANY: Final = (*KL_REFERENCE, "length.mean", "policy.entropy")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Stretch:
     """From the best stretch of a score to the end, in steps: first and last of the best, first of the end."""
 
@@ -173,6 +169,7 @@ def _parted(view: View, reward: Series, score: Series, limits: Limits) -> Hit | 
             f"scatter of the evaluations: the fall is {fall.z:.0f} times its standard error",
             "a policy that gets worse at everything: the training reward does not fall",
         ),
+        suspect="reward-hacked",
         unchecked=unchecked,
     )  # fmt: skip
 
@@ -226,6 +223,7 @@ def _left_behind(reward: Series, score: Series, limits: Limits) -> Hit | None:
         "held-out score does not count.",
         ruled_out=(f"a score near its ceiling: it stands at {last:.3g}",),
         unchecked=("whether both score the same thing: the names do not say",),
+        suspect="learned-for-training-only",
     )
 
 
@@ -240,7 +238,7 @@ def _bought(view: View, reward: Series | None, limits: Limits) -> Hit | None:
     lost: list[tuple[str, turning.Decline]] = []
     for name, series in means.items():
         fall = turning.decline(series.values)
-        if fall is None or fall.best.center <= 0.0 or (_SHAPE.search(name) and not _TASK.search(name)):
+        if fall is None or fall.best.center <= 0.0 or (SHAPE.search(name) and not TASK.search(name)):
             continue
         if fall.z >= limits["component_z"] and fall.share >= limits["lost"]:
             lost.append((name, fall))
@@ -268,7 +266,7 @@ def _gainers(
         moved = trend.change(series.values)
         if moved.difference > 0 and moved.z >= 0.6 * limits["component_z"]:
             found[other] = levels
-    if any(_TASK.search(other) for other in found) and not _TASK.search(name):
+    if any(TASK.search(other) for other in found) and not TASK.search(name):
         return {}
     return found
 
@@ -278,7 +276,7 @@ def _trade(
     stretch: _Stretch, whole: tuple[float, float] | None, limits: Limits,
 ) -> Hit:  # fmt: skip
     series = means[name]
-    named = bool(_TASK.search(name))
+    named = bool(TASK.search(name))
     cut = first_of(view, *TRUNCATION)
     share = 0.0 if cut is None else float(np.mean(cut.values[trend.late(cut.values).first :]))
     severity: Severity = "error" if named and fall.share >= limits["gone"] else "warning"
@@ -308,6 +306,7 @@ def _trade(
             *shown,
         ),
         cause=f"{name} is given up for {', '.join(gained)}: together they pay at least as much.",
+        suspect="component-bought-with-another",
         ruled_out=(f"scatter of {name}: the fall is {min(fall.z, 1e3):.0f} times its standard error",),
         unchecked=(*unnamed, *recorded, *unchecked),
     )  # fmt: skip

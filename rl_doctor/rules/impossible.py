@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from rl_doctor.analyzer.rounding import log_rounding
 from rl_doctor.analyzer.series import Series
+from rl_doctor.frozen import frozen
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules.contradictions import CLIPPED, READ, by_sequence, contradictions
 from rl_doctor.rules.ordered import ORDERED, beyond_limit, grain, hit, in_common, order, slack, spread
@@ -41,11 +42,12 @@ _ROWS: Final = "data.negative_length_frac"
 _ONE_ESTIMATOR: Final = frozenset({"verl", "slime", "openrlhf"})
 """Trainers whose logged KL to the reference is by the estimator that the configuration names."""
 _NEVER_NEGATIVE: Final = frozenset({"k2", "k3", "abs"})
+_RATIO: Final = "It is the mean of -exp(logprob - old_logprob), about -1 whatever happens, where old_logprob - logprob was meant."
 _COARSE: Final = "It is computed in half precision, whose rounding is as large as it is."
 _SIGNED: Final = ("policy.kl_old_k1", "policy.kl_old", *KL_REFERENCE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Bounds:
     """Least |x|, x**2 / 2 and k3(x) of a token outside the clip range, x being the log-ratio; whether the range is configured."""
 
@@ -72,7 +74,7 @@ class _Bounds:
     ),
     limits={
         "rounding": 1e-6, "kl": 1e-5, "clearly": 1e-3, "vocabulary": 1e6, "per_cent": PER_CENT, "clipped": 0.1, "half": 0.5,
-        "clip_range": 0.01, "slack": 0.25, "nothing": 1e-6, "rows": 5, "nearly_all": 0.8, "throughout": 12,
+        "clip_range": 0.01, "slack": 0.25, "nothing": 1e-6, "rows": 5, "nearly_all": 0.8, "throughout": 12, "near_one": 0.05,
         "contradicting": 3, "off": 0.01, "coarse": 0.004, "tokens": 1e8, "turns": 2.0,
     },
     cause="The number is not what its name says, has lost its sign or unit on the way into the log, or is computed wrongly.",
@@ -135,14 +137,36 @@ def impossible_values(view: View, limits: Limits) -> Iterator[Hit | Skip]:
       trainers that define it so; a reward that is, by more than `off`, not the sum of its components with the weights that are
       configured for all of them: a warning. Both at `half` of the rows, as the first.
 
+    A logged KL to the policy that sampled whose median is within `near_one` of -1, and no value further than `half` from it, over
+    `throughout` rows, is minus the mean ratio: an error.
+
     A share that is above 1 at `per_cent` of the rows, and never above 100, is in per cent, which is info; one whose largest
     value is less than five times its median may be, which is a warning.
     """
     contradicting = list(contradictions(view, limits))
     names = (*_SHARES, *_DIVERGENCES, *_SIZES, "ref.kl", "policy.entropy", _SUMMED, "value.explained_var")
-    if not contradicting and not any((found := view.raw(name)) is not None and len(found.measured()) for name in names):
+    beyond = list(_beyond(view, limits))
+    if (
+        not contradicting
+        and not beyond
+        and not any((found := view.raw(name)) is not None and len(found.measured()) for name in names)
+    ):
         yield Skip("data", "no number with a known range was measured")
         return
+    for one in (*beyond, *contradicting):
+        yield one if one.suspect else replace(one, suspect=_suspect(one))
+
+
+def _suspect(found: Hit) -> str:
+    """The cause of a number that cannot be, by what it is."""
+    name, value = found.evidence[0].metric, found.evidence[0].value
+    if name in {"policy.entropy", _SUMMED}:
+        return "entropy-mislogged"
+    return "kl-mislogged" if value < 0.0 and name in {*_DIVERGENCES, "ref.kl"} else "number-mislogged"
+
+
+def _beyond(view: View, limits: Limits) -> Iterator[Hit]:
+    """Numbers beyond what they can be, and clipped tokens without the KL that they need."""
     for name in _SHARES:
         yield from _share(view.raw(name), limits)
     rows = view.get(_ROWS) is not None
@@ -159,7 +183,23 @@ def impossible_values(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     yield from beyond_limit(view, limits)
     yield from spread(view, limits)
     yield from _clip_without_kl(view, limits)
-    yield from contradicting
+    yield from _minus_ratio(view, limits)
+
+
+def _minus_ratio(view: View, limits: Limits) -> Iterator[Hit]:
+    """A KL to the policy that sampled which is about -1 in every row: minus the mean ratio."""
+    for name in ("policy.kl_old_k1", "policy.kl_old"):
+        series = view.get(name)
+        if series is None or not logged(series) or len(series) < limits["throughout"]:
+            continue
+        values = series.values
+        if abs(float(np.median(values)) + 1.0) > limits["near_one"] or float(np.max(np.abs(values + 1.0))) > limits["half"]:
+            continue
+        found = among(series, np.ones(len(series), np.bool_), 0.0)
+        if found is not None:
+            level = float(np.median(values))
+            one = hit(found, f"is {level:.3g} throughout, which is minus a mean ratio and no KL,", level, cause=_RATIO)
+            yield replace(one, suspect="kl-logged-as-minus-ratio")
 
 
 def _below_zero(
@@ -216,7 +256,8 @@ def _share(raw: Series | None, limits: Limits) -> Iterator[Hit]:
     counted = series.values[series.values != 0.0]
     if in_per_cent(series.values):
         cause = "The share is logged in per cent: other rules leave it out, or divide it by 100 where that is certain."
-        yield hit(above, f"is up to {highest:.3g}: per cent, it seems,", highest, "info", cause)
+        told = hit(above, f"is up to {highest:.3g}: per cent, it seems,", highest, "info", cause)
+        yield replace(told, suspect="share-in-per-cent")
     else:
         yield from _above(series, 1.0, limits, "error" if highest > 5.0 * float(np.median(counted)) else "warning")
 
@@ -303,4 +344,5 @@ def _contradiction(found: Breach, name: str, share: Floats, least: float | None,
         "divided, masked or taken between the same weights.",
         ruled_out=("tokens that cancel: this KL cannot be negative",) if least is not None else (),
         unchecked=() if known else ("the width of the clip range: config.clip_low, config.clip_high",),
+        suspect="clip-share-mislogged",
     )

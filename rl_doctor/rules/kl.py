@@ -34,7 +34,12 @@ _SIGMAS: Final = 6.0
 _NEGLIGIBLE: Final = 1e-3
 """Nat per token; numeric noise of logprobs produces as much."""
 _SHORTEST_FOR_SPIKES: Final = 12
+_FEW: Final = 3
+"""Spikes of a run that are still single events."""
+_PASSING: Final = "One batch moved the policy far, or was far from the reference by what it holds; it came back by itself."
 _SHORTEST_STAY: Final = 3
+_SETTLED: Final = 24
+"""Steps below which growth from the start cannot be told from a spike that stays."""
 """Points that an excursion must have lasted to be a level that stays."""
 
 
@@ -88,7 +93,8 @@ def kl_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     The level is a running median of the run itself; a point is part of a spike if it exceeds the level `factor` times and by
     `sigmas` robust standard deviations of the logarithm. Recovered is info; `large` times within the last `recent` share of
-    the run, or not recovered, is a warning; longer than `lasting` of the run and not recovered is an error. A shorter peak
+    the run, or not recovered, is a warning; longer than `lasting` of the run and not recovered is an error; what has not
+    recovered counts from its third step on, in runs of 24 steps or more. A shorter peak
     within `sigmas` of the noise of the whole series on the logarithm is info. Values below
     `negligible` nat per token are within what numeric noise of logprobs produces. Passes with a KL of exactly 0, which come
     before any update, are left out.
@@ -114,15 +120,17 @@ def _spike(view: View, words: str, series: Series, found: list[trend.Excursion],
     recent = worst.last >= n - max(round(limits["recent"] * n), 3)
     noise = trend.noise(np.log(np.maximum(series.values, limits["negligible"])))[0]
     severity: Severity
-    if not worst.recovered and worst.n > limits["lasting"] * n:
+    stays = not worst.recovered and worst.n >= _SHORTEST_STAY and n >= _SETTLED
+    if stays and worst.n > limits["lasting"] * n:
         severity = "error"
     elif math.log(worst.factor) < limits["sigmas"] * noise:
         severity = "info"  # the series has such peaks all the time
-    elif (not worst.recovered and worst.n >= _SHORTEST_STAY) or (worst.factor >= limits["large"] and recent):
+    elif stays or (worst.factor >= limits["large"] and recent):
         severity = "warning"
     else:
         severity = "info"
     state = "and recovered" if worst.recovered else "and has not recovered"
+    passing = worst.recovered and len(found) <= max(_FEW, 0.02 * n)
     more = f" (the largest of {len(found)})" if len(found) > 1 else ""
     ruled_out, unchecked = _spike_company(view, series, worst)
     usual = f"{times(worst.factor)} its level of {worst.level:.3g}"
@@ -135,8 +143,10 @@ def _spike(view: View, words: str, series: Series, found: list[trend.Excursion],
             evidence(series, item.first, item.last, value=item.value, baseline=item.level, limit=limits["factor"] * item.level)
             for item in sorted(found, key=lambda item: -item.factor)[:3]
         ),
+        cause=_PASSING if passing else None,
         ruled_out=ruled_out,
         unchecked=unchecked,
+        suspect="update-of-one-batch" if passing else "",
     )
 
 
@@ -168,7 +178,10 @@ def _spike_company(view: View, series: Series, worst: trend.Excursion) -> tuple[
         "Check the sign of the KL term in the loss, and that it carries a gradient: doubling kl_coef must change the KL.",
         "Read a few responses from after the onset for repetition or garbage.",
     ),
-    avoids=("KL that settles at a new level.", "Growth from zero at the start, which slows down.", "Spikes that recover."),
+    avoids=(
+        "KL that settles at a new level.", "Growth from zero at the start, which slows down.", "Spikes that recover.",
+        "A KL that grows because the policy learns: while the reward rises with it, moderate growth is info.",
+    ),
     source="Public issue threads on KL that grows without bound; arXiv:1909.08593, section 2.2",
 )  # fmt: skip
 def kl_runaway(view: View, limits: Limits) -> Iterator[Hit | Skip]:
@@ -189,9 +202,9 @@ def kl_runaway(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     - at a sudden lasting jump by `growth` times, or by `jump` times and `material` nat, which kl-spike does not report.
 
     The last points must still be there. An error if it is `severe` times or the reward falls, from `destroyed` nat on, and
-    from `lost` nat on without a gain; else a warning, as while the reward rises, and info while it rises and the KL ends
-    below `small` or, with the reward at its ceiling, below `growth` times the level before. Levels below `negligible` nat
-    per token are left alone.
+    from `lost` nat on without a gain; else a warning. While the reward rises with it, it is info if the KL ends below `small`,
+    or below `lost` at less than `severe` times the level before (a jump: less than `growth` times); or, with the reward at
+    its ceiling, below `growth` times that level. Levels below `negligible` nat per token are left alone.
     """
     measured = _measured(view)
     if not measured:
@@ -215,7 +228,8 @@ def _runaway(view: View, words: str, series: Series, limits: Limits) -> Hit | No
     if level < limits["negligible"] or float(np.median(series.values[-3:])) < level / limits["growth"]:
         return None
     reward = progress(view, int(series.steps[begin]))
-    mild = level < limits["small"] or (level < limits["growth"] * before and reward.at_ceiling)
+    bought = level < limits["lost"] and level < limits["growth" if how == "jump" else "severe"] * before
+    mild = level < limits["small"] or bought or (level < limits["growth"] * before and reward.at_ceiling)
     severity: Severity = "info" if reward.good and mild else "warning"
     gained = reward.good or reward.series is None or reward.course == "unknown"
     if reward.course == "falling" or level >= limits["destroyed"] or (how == "far" and level >= limits["lost"] and not gained):

@@ -25,6 +25,8 @@ _TURNED: Final = {
     "it rewards drift"
     for form in ("k2", "k3", "abs")
 }
+_SWAPPED: Final = "The KL term is written with current - reference where samples from current need reference - current."
+_NEGATIVE: Final = "The sign of the KL term is turned: what should be a penalty is a reward for drift."
 _SIGNED: Final = ("ref.kl_k1", "ref.kl")
 _STEPS: Final = 48
 """Steps below which a wandering estimate may stay on one side of 0 by chance."""
@@ -101,6 +103,8 @@ def _swapped(gaps: dict[str, Series], limits: Limits) -> Iterator[Hit | Skip]:
             Evidence(_GAP + turned, first, last, level[turned], None, limits["same"], "1", tokens),
             Evidence(_GAP + honest, first, last, level[honest], None, None, "1", tokens),
         ),
+        cause=_SWAPPED if turned == "k3_reversed" else _NEGATIVE,
+        suspect="kl-direction-swapped" if turned == "k3_reversed" else "kl-sign-turned",
         ruled_out=("another estimator: k1, k2, k3 and abs all differ",),
         unchecked=("the sign with which it enters the loss or the reward",),
     )

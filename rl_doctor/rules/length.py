@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rl_doctor.analyzer.series import Series
-from rl_doctor.report.model import Hit, Severity
-from rl_doctor.rules import trend
+from rl_doctor.report.model import Evidence, Hit, Severity
+from rl_doctor.rules import breaks, trend
 from rl_doctor.rules.reading import (
     PROGRESS,
     TRUNCATION,
@@ -26,6 +26,8 @@ from rl_doctor.rules.reading import (
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
+_RECENT = 8
+"""Last points that are compared with the early window too, where the late window has not moved yet."""
 _TRUNCATED_REWARD = "length.limit_reward_mean"
 
 
@@ -55,7 +57,8 @@ def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     rise), and whatever the reward does if practically no response ends by itself: `all` in the late window, without easing, and
     `always` over the run, or of few steps `every` one (unless it is known that cut responses earn more). Else it is a warning.
     From `standing` on it is a warning if it grows, or stands at `tolerable` or more while the reward does not rise, else info; a
-    share that eases is info while the reward rises, and a warning above `half` or if it was above in the beginning.
+    share that eases is info while the reward rises, and a warning above `half` or if it was above in the beginning. It begins at
+    the step from which on the share stands at the limit that it is held against.
     """
     series = first_of(view, *TRUNCATION)
     if series is None:
@@ -66,6 +69,9 @@ def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     late = trend.late(series.values)
     share = float(np.mean(series.values[late.first :]))
+    shift = breaks.fresh(series.values, limits["standing"])
+    if shift is not None and shift.after >= limits["half"] > share:
+        late, share = trend.window(series.values, shift.index, len(series) - 1), float(np.mean(series.values[shift.index :]))
     if share < limits["standing"]:
         return
     sequences = int(series.counts[late.first :].sum())
@@ -80,23 +86,23 @@ def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     floored, words = _truncated_reward(view, limits)
     severity = _how_bad(series, share, early, course, floored=floored, reward=reward, limits=limits)
     trend_words = {"falling": "easing", "rising": "growing", "flat": "standing"}[course]
+    bar = limits["half" if share >= limits["half"] else "standing"]
     yield Hit(
         f"{share:.0%} of the responses are cut at the length limit ({trend_words}, {early:.0%} at the start){words}; "
         f"{reward.words()}",
         severity,
-        (
-            evidence(
-                series,
-                late.first,
-                -1,
-                value=share,
-                baseline=early,
-                limit=limits["half" if share >= limits["half"] else "standing"],
-            ),
-        ),
+        (evidence(series, late.first, -1, value=share, baseline=early, limit=bar), *_standing(series, bar, late.first)),
         ruled_out=("a broken reward function: cut responses earn the least, which explains the low reward",) if floored else (),
         unchecked=() if floored is not None else ("what cut responses earn: finish_reason and reward",),
+        suspect="length-limit-too-short" if floored and share >= limits["half"] else "",
     )
+
+
+def _standing(series: Series, bar: float, late: int) -> tuple[Evidence, ...]:
+    """Evidence from the point on from which about as many as ``bar`` are cut, single steps left out; if before ``late``."""
+    below = np.flatnonzero(trend.running_median(series.values, 9) < 0.9 * bar)
+    since = int(below[-1]) + 1 if below.size else 0
+    return (evidence(series, since, -1, value=float(np.mean(series.values[since:])), limit=bar),) if since < late else ()
 
 
 def _how_bad(
@@ -161,9 +167,10 @@ def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Longer reasoning that earns more is what many runs are for. Length that grows while the reward stands still or falls
     costs time and usually ends at the length limit.
 
-    It fires if the late mean length is `growth` times that of the early window, the difference of logarithms is `z` standard
-    errors (on a short run more) and the reward does not rise: an error if the reward falls, or ends no higher after a growth
-    of `huge` times; a warning if it stands, info if it was not recorded.
+    It fires if the late mean length (or that of the last 8 points) is `growth` times that of the early window, the
+    difference of logarithms is `z` standard errors (on a short run more) and the reward does not rise: an error if the reward
+    falls, or ends no higher after a growth of `huge` times; a warning if it stands, info if it was not recorded. Growth by
+    `growth` from one step to the next is a warning from the fourth step after it on.
     """
     series = view.get("length.mean")
     if series is None:
@@ -174,10 +181,13 @@ def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     values = np.log(np.maximum(series.values, 1.0))
     moved = trend.change(values)
+    if math.exp(moved.difference) < limits["growth"]:
+        moved = trend.change(values, _RECENT)
     growth = math.exp(moved.difference)
     if growth < limits["growth"] or moved.z < trend.least_z(limits["z"], len(series)):
+        yield from _grown_just_now(view, series, values, limits)
         return
-    begin = trend.onset(values, moved.early, rising=True, share=0.3)
+    begin = trend.onset(values, moved.early, rising=True, share=0.3, end=moved.late.center)
     reward = progress(view, int(series.steps[begin]))
     if reward.good:
         return
@@ -191,6 +201,25 @@ def length_explosion(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         severity,
         (change_evidence(series, begin, moved, limits["growth"]),),
         ruled_out=("growth that pays: the reward does not rise with it",) if reward.series is not None else (),
+        unchecked=() if reward.series is not None else ("whether the growth pays: reward",),
+    )
+
+
+def _grown_just_now(view: View, series: Series, values: trend.Floats, limits: Limits) -> Iterator[Hit]:
+    """Growth at once that is too recent for a comparison of windows."""
+    shift = breaks.fresh(values, math.log(limits["growth"]))
+    if shift is None or shift.size < 0.0:
+        return
+    reward = progress(view, int(series.steps[shift.index]))
+    if reward.good:
+        return
+    before, after = math.exp(shift.before), math.exp(shift.after)
+    yield Hit(
+        f"Responses grew at once {times(after / before)}, from {before:.0f} to {after:.0f} tokens, at step "
+        f"{series.steps[shift.index]}; {reward.words()}",
+        "info" if reward.series is None else "warning",
+        (evidence(series, shift.index, -1, value=after, baseline=before, limit=limits["growth"] * before),),
+        cause="Length does not double in a step by learning: other prompts, another limit, or an end token that is lost.",
         unchecked=() if reward.series is not None else ("whether the growth pays: reward",),
     )
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
-from rl_doctor.report.model import Evidence, Hit
+from rl_doctor.report.model import Evidence, Hit, Severity
 from rl_doctor.rules.reading import lacking
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.spans import Breach, above, at, below, pooled
 from rl_doctor.rules.view import View
 
+_OBSERVED: Final = r"(observation|tool|env|feedback|retriev)"
+_MASKS_OBSERVATIONS: Final = re.compile(rf"mask_?\w*{_OBSERVED}")
+_TRAINS_OBSERVATIONS: Final = re.compile(rf"(train|learn|loss)\w*_on_\w*{_OBSERVED}")
+_OWN: Final = "mask.written_untrained_frac"
 _INVERTED_AGREEMENT = 0.1
 _INVERTED_BEYOND = 0.9
 AGREEMENT: Final = ("mask.role_agreement", "mask.sampled_agreement")
@@ -27,6 +32,25 @@ def in_observations(view: View) -> float:
     """Number of trained tokens whose logprob is missing in runs that look like observations; 0 if most gaps lie elsewhere."""
     runs, zeros, nans = (_items(view, name) for name in GAPS)
     return runs if runs >= 0.5 * (zeros + nans) else 0.0
+
+
+def settings(native: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values of a nested configuration, without the sections' names."""
+    for name, value in native.items():
+        if isinstance(value, Mapping):
+            yield from settings(value)
+        else:
+            yield str(name), value
+
+
+def meant_observations(view: View) -> str | None:
+    """The setting of the trainer's own configuration that has observations trained on; None where none does."""
+    for name, value in settings(view.config.native or {}):
+        word = name.lower()
+        masks, trains = _MASKS_OBSERVATIONS.search(word), _TRAINS_OBSERVATIONS.search(word)
+        if (masks and value is False) or (trains and value is True):
+            return f"{name} is {str(value).lower()}"
+    return None
 
 
 def _items(view: View, name: str) -> float:
@@ -260,7 +284,12 @@ def _observed(view: View, limits: Limits, role: Breach | None, engine: Breach | 
     if role is not None and engine is not None:
         evidence.append(engine.evidence())
     unchecked = () if role is not None else ("who wrote the tokens: role is not recorded",)
-    yield Hit(message, "error" if found.value > limits["share"] else "warning", tuple(evidence), None, (), unchecked)
+    severity: Severity = "error" if found.value > limits["share"] else "warning"
+    if (setting := meant_observations(view)) is not None:
+        cause = f"Observations are trained on since the configuration says so: {setting}."
+        yield Hit(message, "info", tuple(evidence), cause, (), unchecked, suspect="observations-trained-on-purpose")
+        return
+    yield Hit(message, severity, tuple(evidence), None, (), unchecked)
 
 
 @rule(
@@ -268,15 +297,15 @@ def _observed(view: View, limits: Limits, role: Breach | None, engine: Breach | 
     "advantage-outside-mask",
     severity="error",
     needs=("mask.adv_outside_frac",),
-    optional=("mask.adv_inside_zero_frac", "mask.adv_broadcast_frac", *AGREEMENT),
-    limits={"share": 0.005, "misplaced": 0.25, "before": 0.02, "after": 0.5},
+    optional=("mask.adv_inside_zero_frac", "mask.adv_broadcast_frac", "masked.advantage_frac", _OWN, *AGREEMENT),
+    limits={"share": 0.005, "misplaced": 0.25, "before": 0.02, "after": 0.5, "always": 0.9},
     cause="Advantages were computed or whitened without the mask that the loss uses.",
     advice=(
         "Compute returns and whitening over the mask of the loss, and set advantages to 0 elsewhere.",
         "If advantages stand beside the mask, check for a shift by one between them.",
         "Check that the loss multiplies by the mask: only then do such values do no harm.",
     ),
-    avoids=("one advantage per response, repeated over the whole row: the loss masks it", "NaN at masked tokens"),
+    avoids=("one advantage per response, repeated up to the end of the row: the loss masks it", "NaN at masked tokens"),
     source="public trainer issues on advantage statistics over masked positions",
 )
 def advantage_outside_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
@@ -289,7 +318,8 @@ def advantage_outside_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     repeats its one advantage everywhere is left out: that is how several trainers store it. More than ``share`` is a warning;
     it is an error if in those rows more than ``misplaced`` of the trained tokens have advantage 0, since then the signal itself
     is displaced. If rows had no advantage outside the mask at first (a share below ``before``) and later more than ``after`` of
-    them repeat it there, a warning names the step.
+    them repeat it there, a warning names the step. Where more than ``always`` repeat it from the start, also at observed tokens
+    between those that the policy wrote, that is worth knowing.
     """
     if inverted(view):
         return
@@ -308,7 +338,8 @@ def advantage_outside_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
             )
             message += f", while {lost:.0%} of the trained tokens have none"
             cause = "Mask and advantage are displaced against each other."
-        yield Hit(message, "error" if misplaced else "warning", tuple(evidence), cause)
+        suspect = "advantage-displaced" if misplaced else ""
+        yield Hit(message, "error" if misplaced else "warning", tuple(evidence), cause, suspect=suspect)
         return
     yield from _turned(view, limits)
 
@@ -323,55 +354,15 @@ def _turned(view: View, limits: Limits) -> Iterator[Hit]:
     if len(before) >= 3 and before.max() <= limits["before"]:
         message = f"{later.value:.0%} of the rows repeat their advantage at untrained tokens {later.when}, and none did before"
         yield Hit(message, "warning", (later.evidence(),))
-
-
-@rule(
-    "RLD016",
-    "empty-mask",
-    severity="error",
-    needs=("mask.empty_frac", "mask.empty_unexplained_frac"),
-    optional=("mask.rejected_frac", *AGREEMENT),
-    limits={"all": 0.999, "most": 0.5, "some": 0.05},
-    cause="The mask removes whole responses: a filter that matches everything, or a mask that was never set.",
-    advice=(
-        "Count what each filter removes (length, rejection, stale samples), and log it.",
-        "Check that masks of tools, completion and loss are combined once, and with the right shapes.",
-    ),
-    avoids=(
-        "padding rows",
-        "responses filtered since they were cut at the length limit or aborted",
-        "responses that rollout correction rejected, where loss_mask says so",
-        "responses of length 0",
-    ),
-    source="masks combined over truncation, tools and rejection can leave nothing (public trainer issues)",
-)
-def empty_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
-    """Responses without a single trained token.
-
-    They cost a rollout and give no gradient; in trainers that average over sequences they dilute the loss, and in group
-    baselines they still count. If a whole step has none, the step trains nothing.
-
-    Rows that only fill the batch and rows without a response are left out. Steps in which more than ``all`` of the rows are
-    empty are an error. Otherwise the share of rows counts that neither the length limit nor an abort nor rejection explains:
-    above ``most`` a warning, above ``some`` worth knowing. Overlong filtering is at most info, and so is rejection by rollout
-    correction (rows that loss_mask still counts), which is named where it takes more than ``most`` of the rows.
-    """
-    share, odd = view.series("mask.empty_frac"), view.series("mask.empty_unexplained_frac")
-    nothing = above(share, limits["all"])
-    if nothing is not None:
-        explained = at(odd, nothing.series.steps[nothing.marked])
-        filtered = explained is not None and pooled(explained) < limits["some"]
-        cause = "Every response was filtered as truncated, aborted or rejected." if filtered else None
-        unlucky = nothing.marked.sum() < 0.1 * len(share) and filtered
-        message = f"no response has a trained token {nothing.when}: these steps train nothing"
-        yield Hit(message, "warning" if unlucky else "error", (nothing.evidence(),), cause)
         return
-    strange = above(odd, limits["some"])
-    if strange is not None and pooled(odd) > limits["some"] and not inverted(view):
-        message = f"{strange.value:.0%} of {strange.n} responses have no trained token {strange.when}"
-        yield Hit(message, "warning" if strange.value > limits["most"] else "info", (strange.evidence(),))
+    observed = above(view.get("masked.advantage_frac"), 0.0)
+    if observed is None or _items(view, _OWN) > 0.5 * observed.items:  # the policy wrote them: it is the mask that is off
         return
-    rejected = above(view.get("mask.rejected_frac"), limits["most"])
-    if rejected is not None and pooled(rejected.series) > limits["some"]:
-        message = f"{rejected.value:.0%} of {rejected.n} responses were rejected as a whole {rejected.when}"
-        yield Hit(message, "info", (rejected.evidence(),), "Rollout correction rejects most of the responses.")
+    if pooled(repeated) >= limits["always"]:
+        yield Hit(
+            f"{pooled(repeated):.0%} of the rows repeat their advantage at tokens that the policy did not write "
+            f"({observed.items:.0f} tokens), {observed.when}",
+            "info",
+            (observed.evidence(),),
+            suspect="advantage-repeated-over-observations",
+        )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.series import Series
+from rl_doctor.frozen import frozen
 from rl_doctor.report.model import Evidence, Hit
 from rl_doctor.rules.reading import lacking, logged
 from rl_doctor.rules.registry import Limits, Skip, rule
@@ -56,6 +56,8 @@ _AUXILIARY = frozenset(
 """Columns in which a null, read as NaN, may mean that the value was not recorded for some tokens."""
 
 _ROWS = 3
+_OVERFLOW = 88.0
+"""Log-ratio from which exp is infinite in float32 and bfloat16."""
 _RARE = 0.1
 _NO_REWARD = "numerics.missing_reward_frac"
 _INFINITE = "numerics.infinite_reward_frac"
@@ -67,7 +69,7 @@ _EVERY_LOSS = frozenset({"logprob", "advantage"})
 """Those of them that every loss reads: in a recording, NaN throughout is what the trainer handed over."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Break:
     """A quantity that is not finite at some steps."""
 
@@ -109,7 +111,7 @@ class _Break:
     cause="An overflow or an undefined operation (exp of a large log-ratio, log of 0, 0/0 in a normalisation) in the "
     "first number named.",
     advice=(
-        "Go back to the checkpoint before the first step named: weights updated with NaN do not recover.",
+        "If logprobs stay NaN from there on, go back to the checkpoint before the first step named: such weights do not recover.",
         "Look at the first number named, at that step: log-ratios above 88 overflow in exp, and empty masks divide by 0.",
         "Mask before exp and log, not after: NaN times 0 is NaN.",
     ),
@@ -135,7 +137,8 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     is a warning, and info if the gradient norm is known to stay finite: harmless as long as the trainer selects, and not if
     it multiplies by the mask. So is a logged number that breaks on single steps and is finite on each next one: weights that
     hold NaN do not come back. Losses, gradients and margins that are NaN at every logged step are an error; other numbers may
-    be undefined for the run. Gaps in rollout_logprob are the business of missing-rollout-logprob.
+    be undefined for the run. Gaps in rollout_logprob are the business of missing-rollout-logprob,
+    until all of it is NaN from a step on.
     """
     del limits
     blank = [name for name in _in_loss(view) if _blank(view, name)]
@@ -148,6 +151,8 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     yield from _without_reward(view)
     names = [name for name in view.all_series if name.startswith((_TRAINED, _STORED)) and name != _LEFT_OUT]
     scalars = [name for name in _SCALARS if name in view.all_series and len(view.all_series[name])]
+    if blank:  # what is computed from a column without numbers says nothing of the training
+        scalars = [name for name in scalars if logged(view.all_series[name]) or np.isfinite(view.all_series[name].values).any()]
     if infinite is not None:
         scalars = [name for name in scalars if name != "reward.mean"]
     if not names and not scalars and infinite is None:
@@ -156,9 +161,10 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     broken = [found for name in names if name.startswith(_TRAINED) and (found := _broken_column(view, name)) is not None]
     broken += [found for name in scalars if (found := _broken_scalar(view.all_series[name])) is not None]
     if broken:
-        yield _first(broken)
+        yield _first(view, broken)
     if blank:
         yield _never_finite(view, blank)
+    yield from _engine_ends(view)
     masked = [found for name in names if name.startswith(_STORED) and (found := _masked_only(view, name)) is not None]
     if masked and not broken:
         yield _outside_mask(view, masked)
@@ -177,8 +183,19 @@ def _infinite_reward(view: View) -> Hit | None:
         f"({int(bad.sum())} of {len(series)} steps)",
         "error",
         (Evidence(_INFINITE, int(steps[0]), int(steps[-1]), highest, None, 0.0, "1", count),),
-        cause="The reward function divided by 0 or overflowed: the group's mean is infinite too, and its advantages are NaN.",
+        cause=f"The reward function divided by 0 or overflowed: {_advantages_then(view, steps)}.",
+        suspect="reward-not-finite",
     )
+
+
+def _advantages_then(view: View, steps: NDArray[np.int64]) -> str:
+    """What became of the advantages at these steps."""
+    found = view.all_series.get(_TRAINED + "advantage")
+    if found is None:
+        return "the group's mean is infinite too, and advantages that are computed from it are NaN"
+    if found.values[np.isin(found.steps, steps)].any():
+        return "the group's mean is infinite too, and its advantages are NaN"
+    return "the recorded advantages are finite, so that the reward was replaced before they were computed, or after"
 
 
 def _without_reward(view: View) -> Iterator[Hit]:
@@ -206,6 +223,8 @@ def _without_reward(view: View) -> Iterator[Hit]:
         ),
         cause="The reward function returned NaN (0/0, a failed verifier), or gave no verdict for these sequences.",
         unchecked=("whether it is NaN or was not recorded: both are read as the same",),
+        advice=("Look at the responses without a reward: a verifier that failed, 0/0 on an empty answer, a missing label.",),
+        suspect="reward-missing",
     )
 
 
@@ -241,10 +260,12 @@ def _empty(view: View, columns: list[str]) -> Hit:
 
 
 def _never_finite(view: View, columns: list[str]) -> Hit:
-    norm = view.get("optim.grad_norm")
+    norm, loss = view.get("optim.grad_norm"), view.raw("policy.loss_total")
     series = view.all_series[_TRAINED + columns[0]]
     recorded = bool(view.info.sessions)
     number = int(series.counts.sum())
+    trained = norm is not None or (loss is not None and logged(loss) and bool(np.isfinite(loss.values).any()))
+    told = "gradient norm" if norm is not None else "loss"
     return Hit(
         f"{', '.join(columns)} {'is' if len(columns) == 1 else 'are'} not finite at any of the {number} trained tokens",
         "error" if view.info.sessions and not _EVERY_LOSS.isdisjoint(columns) else "warning",
@@ -252,16 +273,41 @@ def _never_finite(view: View, columns: list[str]) -> Hit:
             Evidence(_TRAINED + name, int(series.steps[0]), int(series.steps[-1]), float(number), None, 0.0, "tokens", number)
             for name in columns
         ),
-        cause="The trainer handed it over as NaN or infinity, so that nothing that rests on it can be judged; if these are the "
+        cause=f"The recording is broken here and not the training, whose {told} is finite; nothing that rests on these columns "
+        "can be judged."
+        if trained
+        else "The trainer handed it over as NaN or infinity, so that nothing that rests on it can be judged; if these are the "
         "numbers that were trained on, the loss is NaN."
         if recorded
         else "The column was not filled while recording; if these are the numbers that were trained on, the loss is NaN.",
-        ruled_out=() if norm is None else ("a loss that is NaN throughout: the gradient norm is finite at some steps",),
-        unchecked=("whether the update was NaN: grad_norm",) if norm is None else (),
+        ruled_out=(f"a loss that is NaN throughout: the {told} is finite at some steps",) if trained else (),
+        unchecked=() if trained else ("whether the update was NaN: grad_norm",),
+        suspect="column-without-numbers",
     )
 
 
-def _first(broken: list[_Break]) -> Hit:
+def _engine_ends(view: View) -> Iterator[Hit]:
+    """The engine's logprobs, where all are NaN from a step on to the end of the run."""
+    series = view.all_series.get(_LEFT_OUT)
+    if series is None:
+        return
+    told = series.counts > 0
+    steps, blank, counts = series.steps[told], (series.values == series.counts)[told], series.counts[told]
+    last = len(blank) - int(np.argmin(blank[::-1])) if blank.size and not blank.all() else 0
+    if not last or len(blank) - last < _ROWS:
+        return
+    number = int(counts[last:].sum())
+    yield Hit(
+        f"rollout_logprob is not finite at any of the {number} trained tokens from step {steps[last]} on, and was before",
+        "error",
+        (Evidence(_LEFT_OUT, int(steps[last]), int(steps[-1]), float(number), None, 0.0, "tokens", number),),
+        cause="The engine stopped returning logprobs, or the recorder was no longer handed them: from there on nothing tells "
+        "whether it samples what the trainer trains.",
+        suspect="rollout-logprobs-end",
+    )
+
+
+def _first(view: View, broken: list[_Break]) -> Hit:
     broken = sorted(broken, key=lambda item: (item.step, item.rank, item.name))
     first = broken[0]
     names = list(dict.fromkeys(item.name.removeprefix(_TRAINED) for item in broken))
@@ -283,7 +329,33 @@ def _first(broken: list[_Break]) -> Hit:
         unchecked=("the token columns that it is computed from: logprob, old_logprob and advantage",)
         if not first.partial
         else (),
+        suspect=_suspect(view, first, passing=passing),
     )
+
+
+_BROKEN_BY = {
+    "old_logprob": "old-logprob-not-finite", "ref_logprob": "reference-not-finite", "reward": "reward-not-finite",
+    "value": "value-not-finite", "advantage": "advantage-undefined", "adv": "advantage-undefined",
+    "logprob": "forward-not-finite", "entropy": "forward-not-finite", "ratio": "exponent-overflows", "kl": "exponent-overflows",
+    "loss": "loss-undefined", "grad_norm": "gradient-overflows", "learning_rate": "learning-rate-not-finite",
+}  # fmt: skip
+"""What breaks first -> the cause that it points to; the longest name that fits counts."""
+
+
+_LATE = ("loss", "grad_norm", "kl", "ratio")
+
+
+def _suspect(view: View, first: _Break, *, passing: bool) -> str:
+    if passing:
+        return "updates-skipped"
+    exponent = view.get("numerics.log_ratio_max_stored")
+    if exponent is not None and any(part in first.name for part in _LATE):
+        before = exponent.values[exponent.steps <= first.step]
+        if before.size and float(before.max()) >= _OVERFLOW:
+            return "padding-overflows"
+    stem = first.name.removeprefix(_TRAINED)
+    fits = [part for part in _BROKEN_BY if stem == part or part in first.name]
+    return _BROKEN_BY[max(fits, key=len)] if fits else ""
 
 
 def _outside_mask(view: View, masked: list[_Break]) -> Hit:

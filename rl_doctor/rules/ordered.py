@@ -28,14 +28,21 @@ ORDERED: Final = (
 
 _LIMITED: Final[Mapping[str, Severity]] = {"verl": "error", "trl": "warning"}
 """Trainers whose responses, as they count them, end at the limit; in TRL but for a rollout function of the user's own."""
+_FEW: Final = 32
+"""Values that tell of most logs that they have more digits."""
 
 
 def grain(values: Floats) -> float:
     """The last digit that a log has, of two to six decimals; 0 if it has more."""
+    few = values[:_FEW]
     for digits in range(2, 7):
-        if np.allclose(values, np.round(values, digits), rtol=0.0, atol=1e-12):
+        if _rounded(few, digits) and _rounded(values, digits):
             return 10.0**-digits
     return 0.0
+
+
+def _rounded(values: Floats, digits: int) -> bool:
+    return np.allclose(values, np.round(values, digits), rtol=0.0, atol=1e-12)
 
 
 def slack(limits: Limits, *series: Series) -> float:

@@ -11,13 +11,16 @@ from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules import trend
 from rl_doctor.rules.impossible import CONTRADICTING, clip_contradicted
-from rl_doctor.rules.reading import evidence, first_of, items, lacking, span, too_short, uncorrected
+from rl_doctor.rules.per_batch import PASSES, per_batch
+from rl_doctor.rules.reading import TINY_STEP, evidence, first_of, items, lacking, span, too_short, uncorrected
 from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.signature import Bools
 from rl_doctor.rules.view import View
 
 _OUTSIDE = ("policy.outside_frac", "policy.clip_frac")
 _MISMATCH = ("mismatch.abs", "mismatch.k3")
 _PER_PAIR = "mismatch.corr"
+_KL_OLD = ("policy.kl_old_k3", "policy.kl_old_k1")
 
 
 def k3_bound(low: float, high: float) -> float:
@@ -29,10 +32,10 @@ def k3_bound(low: float, high: float) -> float:
 @rule(
     "RLD201", "ratio-saturation",
     severity="error",
-    optional=(*_OUTSIDE, "policy.first_outside_frac", "stale.mean", *CONTRADICTING),
+    optional=(*_OUTSIDE, *PASSES, "stale.mean", *CONTRADICTING),
     limits={
         "outside": 0.25, "outside_severe": 0.6, "clipped": 0.15, "clipped_severe": 0.4, "tiny_clip": 0.05,
-        "tiny_clip_k3": 0.008, "tokens": 1000,
+        "tiny_clip_k3": 0.008, "tokens": 1000, "lasting": 0.9,
     },
     cause="Each generation batch is trained on for too long or with steps that are too large: the policy leaves the "
     "trust region in bulk, "
@@ -56,19 +59,23 @@ def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Clipping is a guard rail. When a large share of tokens is beyond it, most of the batch teaches nothing, and what is left
     is biased towards the tokens that moved least.
 
-    The median over the late window (as a warning also over an earlier stretch of a twentieth of the run, or at a single
-    severe step with a KL of 1 nat and more) of the share outside [1 - clip_low, 1 + clip_high] is held against `outside`
-    (warning) and `outside_severe` (error); where only the share of clipped tokens is known, which is about half of it,
-    against `clipped` and `clipped_severe`. For clip ranges below `tiny_clip` the share says nothing; then the mean k3 must
-    exceed `tiny_clip_k3`, which is what half of the tokens outside a range of .2 would give. A clipped share that the k3 of
-    the same steps cannot reach (each token outside has a k3 of at least `clip - log(1 + clip)`) is a wrong metric, and is
-    reported as that; where the KL contradicts it in most of such rows, impossible-values tells. Where the first mini-batch is
-    outside already, before any step, it is info: stale-old-logprob tells.
+    Where passes over a generation batch are steps of their own, each batch is one point: before any update its ratio is 1 by
+    design. It begins where `lasting` of the steps from there on are beyond the limit.
+
+    The median over the late window (or over an earlier stretch of a twentieth of the run, or at a single severe step with a KL
+    of 1 nat and more, which is a warning if severe and else info) of the share outside [1 - clip_low, 1 + clip_high] is held
+    against `outside` (warning) and `outside_severe` (error); where only the share of clipped tokens is known, which is about
+    half of it, against `clipped` and `clipped_severe`. For clip ranges below `tiny_clip` the share says nothing; then the mean
+    k3 must exceed `tiny_clip_k3`, which is what half of the tokens outside a range of .2 would give. A clipped share that the
+    k3 of the same steps cannot reach (each token outside has a k3 of at least `clip - log(1 + clip)`) is a wrong metric, and
+    is reported as that; where the KL contradicts it in most of such rows, impossible-values tells. Where the first mini-batch
+    is outside already, before any step, it is info: stale-old-logprob tells.
     """
     series = first_of(view, *_OUTSIDE)
     if series is None:
         yield lacking(view, *_OUTSIDE)
         return
+    series = per_batch(view, series)
     if int(series.counts.sum()) < limits["tokens"] and len(series) < 8:
         yield Skip("length", f"inconclusive: {items(series, 'token')}")
         return
@@ -78,7 +85,7 @@ def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     late = _worst(view, series, limit, severe)
     share = late.center
     k3 = view.get("policy.kl_old_k3")
-    within = None if k3 is None else k3.values[(k3.steps >= series.steps[late.first]) & (k3.steps <= series.steps[late.last])]
+    within = None if k3 is None else k3.values[np.isin(k3.steps, series.steps[late.first : late.last + 1])]
     typical_k3 = None if within is None or within.size == 0 else float(np.median(within))
     if max(low or 0.2, high or 0.2) < limits["tiny_clip"]:
         if typical_k3 is None:
@@ -93,14 +100,18 @@ def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     cause, ruled_out, unchecked = _why_outside(view, share)
     severity: Severity = "error" if share >= severe and late.last == len(series) - 1 else "warning"
+    if share < severe and late.last < len(series) - 1:
+        severity = "info"  # over, and it was no more than that
     if (_outside_at_first(view) or 0.0) >= 0.5 * share and (_lag(view) or 0.0) < 1.0:
         severity = "info"  # stale-old-logprob tells, and its cure is another
     eps = f"[{1 - low:g}, {1 + high:g}]" if low is not None and high is not None else "the clip range"
+    begin = _begin(series.values >= limit, late, limits["lasting"])
     yield Hit(
         f"{share:.0%} of the tokens {'have a ratio outside' if outside else 'are clipped at'} {eps} "
-        f"(median, {span(series, late.first, late.last)})",
+        f"(median, {span(series, late.first, late.last)})"
+        + (f"; above {limit:.0%} since step {series.steps[begin]}" if begin < late.first else ""),
         severity,
-        (evidence(series, late.first, late.last, value=share, baseline=trend.early(series.values).center, limit=limit),),
+        (evidence(series, begin, late.last, baseline=None if begin < 8 else trend.early(series.values).center, limit=limit),),
         cause=cause,
         ruled_out=ruled_out,
         unchecked=unchecked,
@@ -120,6 +131,14 @@ def _worst(view: View, series: Series, limit: float, severe: float) -> trend.Win
     if not stretches:
         return late
     return trend.window(series.values, *max(stretches, key=lambda item: item[1] - item[0]))
+
+
+def _begin(beyond: Bools, late: trend.Window, lasting: float) -> int:
+    """Index of the first point beyond the limit from which on, to the end of the window, a share ``lasting`` of them is."""
+    inside = beyond[: late.last + 1]
+    shares = np.cumsum(inside[::-1])[::-1] / np.arange(inside.size, 0, -1)
+    starts = np.flatnonzero(inside & (shares >= lasting))
+    return min(int(starts[0]), late.first) if starts.size else late.first
 
 
 def _impossible(view: View, series: Series, share: float, k3: float | None, bound: float) -> Hit | Skip | None:
@@ -175,7 +194,7 @@ def _why_outside(view: View, share: float) -> tuple[str | None, tuple[str, ...],
     "RLD202", "inert-ratio",
     severity="error",
     optional=(
-        "policy.later_zero_frac", "policy.ratio_zero_frac", "policy.ratio_mean", "policy.kl_old_k3", "policy.kl_old_k1",
+        "policy.later_zero_frac", "policy.slice_zero_frac", "policy.ratio_zero_frac", "policy.ratio_mean", *_KL_OLD,
         "optim.learning_rate", "optim.grad_norm", "ref.kl_k3", "stale.mean", *_MISMATCH, _PER_PAIR,
     ),
     limits={"inert": 0.999, "tokens": 200, "drift": 3.0, "z": 6.0, "material": 0.02, "steps": 0.9},
@@ -202,7 +221,8 @@ def inert_ratio(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     that it compares the policy with itself: there is no trust region, and stale data are trained on as if they were fresh.
 
     It fires if, in mini-batches before which a step was taken on the same generation batch, at least `inert` of `tokens` or
-    more tokens have a log-ratio of exactly 0 while learning rate and gradient norm are positive, or neither is known and the
+    more tokens (or of those of the first pass alone, as where later slices come without old logprobs) have a log-ratio of
+    exactly 0 while learning rate and gradient norm are positive, or neither is known and the
     KL to the reference says that the policy moves at `steps` of the steps (error; else a warning); if this holds for
     all tokens of rollouts that are a weight version or more behind and no importance weight corrects for it (warning); or if
     ratio and KL are exactly 1 and 0 at every step while the gap to the sampler grows `drift` times, by `z` standard errors
@@ -211,7 +231,8 @@ def inert_ratio(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     """
     later = view.get("policy.later_zero_frac")
     if later is not None and int(later.counts.sum()) >= limits["tokens"]:
-        hit = _inert_later(view, later, limits)
+        slices = view.get("policy.slice_zero_frac")
+        hit = _inert_later(view, later, limits) or (None if slices is None else _inert_later(view, slices, limits))
         if hit is not None:
             yield hit
             return
@@ -229,15 +250,21 @@ def inert_ratio(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             )
     elif later is not None and int(later.counts.sum()) < limits["tokens"]:
         yield Skip("length", f"inconclusive: {int(later.counts.sum())} tokens in later mini-batches")
+    elif later is not None and not len(_moving(view, later)):
+        yield Skip("data", "no update moves the policy, by its gradient or learning rate: a ratio of 1 is what follows")
 
 
 def _moving(view: View, series: Series) -> Series:
-    """Those steps of a series on which neither learning rate nor gradient norm is 0."""
+    """Those steps of a series on which neither learning rate nor gradient norm is 0, nor was at the step before.
+
+    What a ratio tells of at one step was moved, or not, by the update before; a warm-up begins at a rate of 0.
+    """
     keep = np.ones(len(series), np.bool_)
     for name in ("optim.learning_rate", "optim.grad_norm"):
         found = view.raw(name)
         if found is not None:
-            still = found.steps[found.values == 0.0]
+            zero = found.values == 0.0
+            still = found.steps[zero | np.concatenate([[False], zero[:-1]])]
             keep &= ~np.isin(series.steps, still)
     return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
 
@@ -280,7 +307,17 @@ def _inert_later(view: View, later: Series, limits: Limits) -> Hit | None:
             if view.get(name) is not None
         ),
         unchecked=unchecked,
+        suspect=_stands_still(view),
     )
+
+
+def _stands_still(view: View) -> str:
+    """The cause, where the KL to the reference says that no step changes the weights: it is exactly 0 all along."""
+    kl, rate = view.get("ref.kl_k3"), view.get("optim.learning_rate")
+    if kl is None or len(kl) < 2 or bool(np.any(kl.values != 0.0)):
+        return ""
+    tiny = rate is not None and float(np.median(rate.values)) < TINY_STEP
+    return "" if tiny else "optimizer-not-stepping"  # a tiny rate leaves open whether a step is taken and vanishes
 
 
 def _unless_told(view: View) -> Severity:
@@ -299,17 +336,19 @@ def _inert_lag(view: View, limits: Limits) -> Hit | None:
     if float(np.mean(zero.values[here][stale] >= limits["inert"])) < 0.9:
         return None
     gap = first_of(view, *_MISMATCH)
+    since = int(np.flatnonzero(stale)[0])
     return Hit(
         f"The ratio is exactly 1 although the rollouts are {float(np.median(lag.values[there][stale])):.1f} weight "
         "versions behind",
         _unless_told(view),
         (
-            evidence(zero, 0, -1, limit=limits["inert"]),
-            evidence(lag, 0, -1, limit=1.0),
+            evidence(zero, int(here[since]), -1, limit=limits["inert"]),
+            evidence(lag, int(there[since]), -1, limit=1.0),
         ),
         cause="old_logprob is recomputed with the weights being trained: the ratio does not see that other weights "
         "sampled the tokens.",
         unchecked=("how far the sampler is off: rollout_logprob",) if gap is None else (),
+        suspect="staleness-hidden-by-recomputation",
     )
 
 
@@ -319,7 +358,7 @@ def _inert_drift(view: View, limits: Limits) -> Hit | None:
         return None
     if not bool(np.all(ratio.values == 1.0)):
         return None
-    kl = first_of(view, "policy.kl_old_k3", "policy.kl_old_k1")
+    kl = first_of(view, *_KL_OLD)
     if kl is not None and bool(np.any(kl.values != 0.0)):
         return None
     values = np.log(np.maximum(gap.values, max(float(gap.values.max()) * 1e-6, 1e-12)))
@@ -327,13 +366,15 @@ def _inert_drift(view: View, limits: Limits) -> Hit | None:
     level = math.exp(moved.late.center)
     if moved.difference < math.log(limits["drift"]) or moved.z < limits["z"] or level < limits["material"]:
         return None
-    begin = trend.onset(values, moved.early, rising=True, share=0.2)
+    begin = trend.onset(values, moved.early, rising=True, share=0.8)
+    since = min(int(np.searchsorted(ratio.steps, gap.steps[begin])), len(ratio) - 1)
     return Hit(
         f"The ratio is exactly 1 at all {len(ratio)} steps while the gap to the sampler's logprobs grew from "
         f"{math.exp(moved.early.center):.3g} to {level:.3g}",
         _unless_told(view),
-        (evidence(ratio, 0, -1, value=1.0), evidence(gap, begin, -1, value=level, baseline=math.exp(moved.early.center))),
+        (evidence(ratio, since, -1, value=1.0), evidence(gap, begin, -1, value=level, baseline=math.exp(moved.early.center))),
         cause="The ratio compares the trainer with itself, so that a sampler with other weights goes unnoticed: stale weights.",
         ruled_out=("fresh rollouts: the sampler's logprobs drift away from the trainer's",),
         unchecked=("the lag itself: weight_version and policy_version",) if view.get("stale.mean") is None else (),
+        suspect="ratio-blind-to-sampler",
     )

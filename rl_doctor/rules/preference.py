@@ -151,6 +151,7 @@ def preference_not_learning(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             (evidence(accuracy, len(accuracy) // 2, -1, value=level, baseline=0.5), evidence(told, 0, -1)),
             cause="Too small a learning rate, or pairs whose sides were labelled at random.",
             unchecked=("which: the learning rate, and the agreement of the labels",),
+            suspect="pairs-never-told-apart",
         )  # fmt: skip
 
 
@@ -164,6 +165,7 @@ def _no_loss(margin: Series | None, loss: Series | None) -> Hit | None:
         (evidence(loss, 0, -1),),
         cause="Every label is masked, or the loss is computed on nothing: an undecided pair has a loss of log 2.",
         ruled_out=("pairs that are told apart: the margin is small",) if margin is not None else (),
+        suspect="pair-loss-of-nothing",
     )
 
 
@@ -193,6 +195,7 @@ def _never_apart(view: View, margin: Series | None, loss: Series | None, limits:
         else None,
         ruled_out=("identical pairs: their logprobs differ",) if both and not same else (),
         unchecked=() if both else ("identical pairs: logps/chosen and logps/rejected",),
+        suspect="pairs-of-equal-text" if same else "policy-stays-at-reference",
     )
 
 

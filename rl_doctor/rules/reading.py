@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from rl_doctor.analyzer.series import Series
+from rl_doctor.frozen import frozen
 from rl_doctor.report.model import Evidence
 from rl_doctor.rules import trend
 from rl_doctor.rules.registry import Skip
@@ -21,6 +21,10 @@ PROGRESS: Final = (*VALIDATION, *REWARD, "reward.max", "reward.min")
 """What ``progress`` reads: rules that call it ask for these."""
 KL_REFERENCE: Final = ("ref.kl_k3", "ref.kl_k2", "ref.kl_abs", "ref.kl_k1", "ref.kl")
 KL_OLD: Final = ("policy.kl_old_k3", "policy.kl_old_k2", "policy.kl_old_abs", "policy.kl_old_k1", "policy.kl_old")
+TINY_STEP: Final = 1e-5
+"""Learning rate below which a step of Adam is less than half a unit in the last place of most bfloat16 weights."""
+COARSE: Final = 1e-4
+"""A log that rounds to this or more shows small numbers as 0."""
 TRUNCATION: Final = (
     "length.truncated_frac_completed", "length.limit_frac_completed", "length.truncated_frac", "length.limit_frac",
 )  # fmt: skip
@@ -137,7 +141,7 @@ def times(factor: float) -> str:
     return f"{factor:.2g} times" if factor < 10 else f"{factor:.0f} times" if factor <= 1000 else "more than 1000 times"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Progress:
     """What the reward does over the run.
 
@@ -177,6 +181,8 @@ def progress(view: View, since: int | None = None) -> Progress:
         return Progress("unknown", at_ceiling=False, series=None)
     values = series.values
     course = trend.course(values)
+    if course == "flat":
+        course = trend.leaning(values)
     if since is not None and course != "unknown":
         course = _since(series, since, course)
     top = view.get("reward.max")

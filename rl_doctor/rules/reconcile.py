@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.closest import closest, constant, constant_ratio
 from rl_doctor.analyzer.comparison import Comparison, Fit, allowed, differing, fits, same, unequal
 from rl_doctor.report.model import Evidence, Hit, Severity
+from rl_doctor.rules.fit_suspects import suspect_of
 from rl_doctor.rules.registry import Limits, Skip, Told, rule
 from rl_doctor.rules.view import View
 
@@ -21,6 +22,9 @@ _MOST_ALIKE: Final = 2
 _MOST_NAMED: Final = 6
 _MOST_REJECTED: Final = 12
 """What is listed: explanations that fit as well as the first, keys, explanations that do not fit."""
+_VARIED: Final = 3
+"""Different numbers from which it is no chance that something reproduces them."""
+_WHOLE: Final = "Record every rank and tell world_size in run.json: steps that lack a rank are then not compared."
 _TELL_APART: Final = "unequal numbers of micro-batches, mini-batches, epochs and ranks, and of tokens in them, would tell them"
 
 
@@ -62,7 +66,8 @@ def logged_metric_mismatch(view: View, limits: Limits) -> Iterator[Hit | Skip | 
     fit at one of these are computed at up to 16 steps, evenly spread. Those that equal the log there, within rounding alone, at
     ``explained`` of the steps are named as the cause, the best first; those that the data cannot tell from each other together.
     What tokens cannot reproduce, such as the entropy of a part of the vocabulary, is only called consistent. If none fits, that
-    is said.
+    is said. Where the number of ranks is not told (or as one), and groups, generation batches or the numbers of the ranks show
+    that rows may be missing, what nothing reproduces is a warning: the recording may lack a rank.
     """
     if view.failed is not None:
         raise view.failed
@@ -115,10 +120,21 @@ def _differs(item: Comparison, wrong: Flags, limits: Limits, advice: tuple[str, 
         f"{item.name} differs from its recomputation in {number} of {compared} step{'s' if compared > 1 else ''}, e.g. "
         f"{logged[worst]:.6g} logged against {recomputed[worst]:.6g} at step {int(steps[worst])}{told}"
     )
-    cause, more, ruled_out = _explained(item, wrong, ratio, limits["explained"])
+    cause, more, ruled_out, suspect = _explained(item, wrong, ratio, limits["explained"])
     severity: Severity = "error" if number >= limits["share"] * compared else "warning"
+    if item.doubt and not _beyond_doubt(item, wrong, limits["explained"]):
+        severity, suspect, advice = "warning", "rank-not-recorded", (_WHOLE, *advice)
+        cause = f"The recording may lack a rank: {item.doubt}." + (
+            f" If it does not: {cause[0].lower()}{cause[1:]}" if cause else ""
+        )
     evidence = _evidence(item, wrong, limits["relative"])
-    return Hit(message + more, severity, (evidence,), cause, ruled_out, _untried(item), advice)
+    return Hit(message + more, severity, (evidence,), cause, ruled_out, _untried(item), advice, suspect or "metric-unexplained")
+
+
+def _beyond_doubt(item: Comparison, wrong: Flags, share: float) -> bool:
+    """Whether an explanation reproduces numbers that vary: those of a part of the rows alone would not follow it."""
+    varied = len(np.unique(item.logged[wrong])) >= _VARIED
+    return varied and any(fit.fits(share) and not fit.explanation.approximate for fit in fits(item, wrong))
 
 
 def _worst(logged: Floats, recomputed: Floats) -> int:
@@ -148,7 +164,7 @@ def _unreal(item: Comparison, advice: tuple[str, ...]) -> Hit:
         {"logged_name": item.name},
     )  # fmt: skip
     cause = "The code that computes the logged number divides by zero, overflows, or takes in values outside the mask."
-    return Hit(message, "warning", (evidence,), cause, (), (), advice)
+    return Hit(message, "warning", (evidence,), cause, (), (), advice, "not-a-number-logged")
 
 
 def _at_few(items: list[Comparison], limits: Limits, advice: tuple[str, ...]) -> Hit:
@@ -160,25 +176,24 @@ def _at_few(items: list[Comparison], limits: Limits, advice: tuple[str, ...]) ->
     cause = "Odd steps: after a resume, a step that was repeated, a row of the log that belongs to another step."
     their = "its" if len(items) == 1 else "their"
     message = f"equal to {their} recomputation but for a few steps: {', '.join(named[:_MOST_NAMED])}{more}"
-    return Hit(message, "info", evidence, cause, (), (), advice)
+    return Hit(message, "info", evidence, cause, (), (), advice, "odd-steps-logged")
 
 
 def _untried(item: Comparison) -> tuple[str, ...]:
     """What could not be tried, together by the columns that are lacking."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[tuple[str, ...], list[str]] = {}
     for one in item.untried:
-        name, _, needs = one.partition(" (needs ")
-        groups.setdefault(needs.removesuffix(")"), []).append(name)
-    return tuple(f"{', '.join(names)} (needs {needs})" if needs else ", ".join(names) for needs, names in groups.items())
+        groups.setdefault(one.columns, []).append(one.name)
+    return tuple(f"{', '.join(names)} (needs {', '.join(columns)})" for columns, names in groups.items())
 
 
-def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float) -> tuple[str | None, str, tuple[str, ...]]:
-    """What computes the logged numbers where they are ``wrong`` (bool ``[n]``): the cause, its numbers, and what does not.
+def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float) -> tuple[str | None, str, tuple[str, ...], str]:
+    """What computes the logged numbers where they are ``wrong`` (bool ``[n]``): the cause, its numbers, what does not, its name.
 
     The cause names no number and no key, so that all keys that it is the cause of are told of together.
     """
     if not item.explanations:
-        return None, "", ()
+        return None, "", (), ""
     tried = fits(item, wrong)
     told = [fit for fit in tried if fit.fits(share)]
     fitting = [fit for fit in told if not fit.explanation.approximate]
@@ -186,7 +201,7 @@ def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float
     more = f" and {len(rejected) - _MOST_REJECTED} more" if len(rejected) > _MOST_REJECTED + 1 else ""
     ruled_out = (f"{item.name}: {', '.join(rejected[:_MOST_REJECTED] if more else rejected)}{more}",) if rejected else ()
     if fitting:
-        return _cause(item, fitting), _numbers(item, fitting[0]), ruled_out
+        return _cause(item, fitting), _numbers(item, fitting[0]), ruled_out, suspect_of(item, fitting)
     matches = f"; it matches none of the {len(tried)} ways that were tried"
     if len(tried) == 1:
         matches = "; it does not match the one way that was tried"
@@ -196,15 +211,15 @@ def _explained(item: Comparison, wrong: Flags, ratio: float | None, share: float
     consistent = [fit for fit in told if fit.explanation.approximate]
     if consistent:
         words = "; ".join(fit.explanation.sentence for fit in consistent)
-        return f"{none} It is consistent with this, which tokens cannot reproduce: it {words}.", matches, ruled_out
+        return f"{none} It is consistent with this, which tokens cannot reproduce: it {words}.", matches, ruled_out, ""
     near = closest(item, wrong)
     if near is not None:
         matches += f"; the closest is that it {near[0].sentence}, off by {100 * near[1]:.2g}%"
     if _fixed(item) is not None:
-        return f"{none[:-1]}; it is the same at every step, whatever was trained on.", matches, ruled_out
+        return f"{none[:-1]}; it is the same at every step, whatever was trained on.", matches, ruled_out, ""
     if ratio is not None:
-        return f"{none[:-1]}; it is a constant times its definition, which no known number explains.", matches, ruled_out
-    return none, matches, ruled_out
+        return f"{none[:-1]}; it is a constant times its definition, which no known number explains.", matches, ruled_out, ""
+    return none, matches, ruled_out, ""
 
 
 def _fixed(item: Comparison) -> float | None:

@@ -15,13 +15,14 @@ from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
 _SIGNED = ("ref.kl_k1", "ref.kl")
+_UNSIGNED = ("ref.kl_k3", "ref.kl_k2", "ref.kl_abs")
 
 
 @rule(
     "RLD205", "kl-flatline",
     severity="error",
     optional=(*KL_REFERENCE, "optim.learning_rate", "optim.grad_norm", "policy.kl_old_k3"),
-    limits={"steps": 10, "zero": 1e-9, "fall": 1e-4, "share": 0.03, "tiny_rate": 1e-8},
+    limits={"steps": 10, "few": 2, "zero": 1e-9, "fall": 1e-4, "share": 0.03, "tiny_rate": 1e-8},
     cause="The reference logprobs are those of the policy itself (same object, same adapter, or detached copies), so "
     "the KL term does "
     "nothing.",
@@ -43,7 +44,8 @@ def kl_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     A policy that takes steps leaves its reference; a KL that stays exactly 0, or falls to 0 in mid-run, is not a
     well-behaved policy but a reference that follows it. The KL term then holds nothing.
 
-    It fires if the largest value of the run is at most `zero` nat per token over at least `steps` steps, kl_coef is positive
+    It fires if the largest value of the run is at most `zero` nat per token over at least `steps` steps (of `few`, where recorded
+    logprobs give exactly 0 although an update moved the policy against the one that sampled), kl_coef is positive
     (or not known, but a KL was logged: a warning)
     and neither the learning rate (below `tiny_rate`) nor the gradient norm says that nothing moves; or if the run ends with
     at least `share` of its steps below `fall` times its earlier median.
@@ -56,7 +58,8 @@ def kl_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if coefficient == 0:
         yield Skip("config", "kl_coef is 0: a KL of 0 is harmless")
         return
-    if skip := too_short(series, int(limits["steps"])):
+    exact = len(series) >= limits["few"] and not logged(series) and float(series.values.max()) == 0.0 and _moves(view)
+    if not exact and (skip := too_short(series, int(limits["steps"]))):
         yield skip
         return
     if float(np.median(series.values[: len(series) // 2])) < 20.0 * rounding(series):
@@ -76,6 +79,7 @@ def kl_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             cause="From that step on the reference logprobs are those of the policy: the reference was replaced or "
             "synchronised, or the "
             "KL is no longer computed.",
+            suspect="reference-follows-policy",
             ruled_out=("a reference that is reset at times: the KL does not grow again",),
             unchecked=() if coefficient else ("a schedule that turns the KL term off: config.kl_coef",),
         )
@@ -107,6 +111,7 @@ def _flat_all_run(view: View, series: Series, limits: Limits) -> Hit | Skip:
         + (f"kl_coef is {view.config.kl_coef:g}" if known else "the trainer logs one, which it does where a KL term is on"),
         "error" if known else "warning",
         (evidence(series, 0, -1, value=float(series.values.max()), limit=limits["zero"]),),
+        suspect="reference-is-policy",
         ruled_out=tuple(ruled_out),
         unchecked=tuple(unchecked),
     )
@@ -136,8 +141,8 @@ def _zero_tail(values: trend.Floats, limits: Limits) -> int | None:
 @rule(
     "RLD207", "wrong-reference",
     severity="error",
-    optional=("ref.kl_first_k3", *KL_REFERENCE),
-    limits={"large": 0.05, "first_step": 2, "constant": 0.4, "rows": 10},
+    optional=("ref.kl_first_k3", *KL_REFERENCE, "mismatch.k3", "mismatch.first_k3"),
+    limits={"large": 0.05, "first_step": 2, "constant": 0.4, "rows": 10, "noise": 0.005, "times": 10.0, "tokens": 200},
     cause="The reference is not the model that training starts from: base weights instead of the fine-tuned start "
     "(adapters disabled), "
     "another checkpoint, or another chat template, temperature or precision in the reference pass.",
@@ -155,7 +160,9 @@ def wrong_reference(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Training usually starts from the reference, so that the first batch shows a KL of numeric noise (below 0.001 nat per
     token in half precision). A larger one means that the penalty pulls towards another model from the first step on.
 
-    The first recorded step, or the first mini-batch where mini-batches are known, is held against `large` nat per token. The
+    The first recorded step, or the first mini-batch where mini-batches are known, is held against `large` nat per token. Of a
+    first mini-batch with `tokens` tokens, before any update, the limit is `noise`, or `times` the k3 of engine against trainer,
+    or between the passes of the trainer, if that is larger: what two passes over the same weights differ by. The
     run must start within `first_step` steps of zero: a resumed run has every reason for a KL. Where the KL at the start is
     less than `constant` of the level right after it, the first updates may have made it, and it is a warning. A first value
     that the next steps fall back from is a peak, and info. An estimate that may be negative counts only if its first values
@@ -172,20 +179,21 @@ def wrong_reference(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     values = np.abs(series.values)
     value = float(values[0])
     unknown = series.metric == "ref.kl" and view.info.trainer is None
-    if value <= (2.0 * limits["large"] if unknown else limits["large"]) or not _beyond_noise(series):
+    large = _limit(view, series, limits)
+    if value <= (2.0 * large if unknown else large) or not _beyond_noise(series):
         return
     if unknown and (skip := too_short(series, int(limits["rows"]))):
         yield skip
         return
     following = float(np.median(values[1:8])) if values.size > 1 else value
     there = value >= limits["constant"] * following
-    peak = following <= limits["large"] < value
+    peak = following <= large < value
     several = (view.config.epochs or 1) * (view.config.minibatches or 1) > 1 and series.metric != "ref.kl_first_k3"
     yield Hit(
         f"KL to the reference is {value:.3g} nat per token at the first step ({series.steps[0]}), {following:.3g} in "
         "the steps after it",
         "info" if peak else "error" if there and not unknown and not (several and value < 4 * limits["large"]) else "warning",
-        (evidence(series, 0, 0, limit=limits["large"]),),
+        (evidence(series, 0, 0, limit=large),),
         ruled_out=("a resumed run: the record starts with the training",),
         unchecked=(
             *(("what this KL is: per token or per response, and by which estimator",) if unknown else ()),
@@ -194,9 +202,94 @@ def wrong_reference(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     )
 
 
+def _limit(view: View, series: Series, limits: Limits) -> float:
+    """What a first KL may be: less where nothing was updated before, and the run's own noise is known."""
+    noise = view.get("mismatch.k3")
+    first = series.metric == "ref.kl_first_k3" and int(series.steps[0]) <= 1 and int(series.counts[0]) >= limits["tokens"]
+    if not first or noise is None or len(series) < 2 or int(noise.steps[0]) != int(series.steps[0]):
+        return limits["large"]
+    passes = view.get("mismatch.first_k3")  # a pass with dropout is as far from the reference as from the policy that sampled
+    between = 0.0 if passes is None else float(passes.values[0])
+    return min(limits["large"], max(limits["noise"], limits["times"] * max(float(noise.values[0]), between)))
+
+
 def _beyond_noise(series: Series) -> bool:
     """Whether the first values of an estimate that may be negative lie clearly on one side of 0; True for all others."""
     if series.metric not in _SIGNED:
         return True
     first = series.values[:8]
     return bool(np.all(first > 0.0)) and float(np.median(first)) > 2.0 * trend.spread(first)
+
+
+@rule(
+    "RLD215", "reference-reset",
+    severity="warning", since="0.2.0",
+    optional=_UNSIGNED,
+    limits={"fall": 0.05, "before": 5, "steady": 0.3, "after": 0.6, "least": 1e-4},
+    cause="The reference was replaced by the policy of that step: a resume that loads it from the newest checkpoint, or a "
+    "synchronisation.",
+    advice=(
+        "Look for what happens at that step: a resume, a schedule, a synchronisation of the reference.",
+        "If the reset is meant, the KL counts from there: ignore the rule with that reason.",
+    ),
+    avoids=("Resets that recur: a schedule.", "Settings that synchronise the reference.", "A KL that falls over many steps.",
+           "Estimates that may be negative: they cross 0."),
+    source="Reproduced by replacing the reference with the policy in mid-run",
+)  # fmt: skip
+def reference_reset(view: View, limits: Limits) -> Iterator[Hit | Skip]:
+    """The KL to the reference falls to almost nothing from one step to the next, and grows again.
+
+    A policy does not come back to where it began in one step: the reference came to the policy. What the penalty held it near is
+    gone, and the KL that is logged from then on says nothing of the distance to the start.
+
+    It fires where the KL falls to at most `fall` times the median of the `before` steps before it, all of which were at least
+    `steady` times that median and the median `least` nat, and is above `after` times it at none of the next two steps. It must
+    also be below `steady` times what was usual before those steps, or else it is a spike that ends. More than one such fall, or
+    settings that synchronise the reference, are by design.
+    """
+    series = first_of(view, *_UNSIGNED)
+    if series is None:
+        yield lacking(view, _UNSIGNED[0])
+        return
+    before = int(limits["before"])
+    if skip := too_short(series, before + 2):
+        yield skip
+        return
+    if _synchronised(view.config.native):
+        yield Skip("config", "the settings synchronise the reference with the policy")
+        return
+    if not series.values[-1]:
+        return  # a KL that stays 0 is that of kl-flatline
+    usual_before = trend.sliding_medians(series.values, before)  # of the points before each, from `before` on
+    low = before + np.flatnonzero(series.values[before:-1] <= limits["fall"] * usual_before[:-2])
+    falls = [at for at in low.tolist() if _fell(series.values, at, before, limits)]
+    if len(falls) != 1:
+        return
+    at, usual = falls[0], float(np.median(series.values[falls[0] - before : falls[0]]))
+    yield Hit(
+        f"KL to the reference fell at once from {usual:.3g} to {series.values[at]:.2g} nat per token at step {series.steps[at]}, "
+        f"and is {series.values[-1]:.3g} at the end",
+        "warning",
+        (evidence(series, at, at, baseline=usual, limit=limits["fall"] * usual),),
+        ruled_out=("a policy that comes back: that takes many steps",),
+        unchecked=() if view.config.native else ("a synchronisation that is meant: config.native",),
+    )
+
+
+def _fell(values: trend.Floats, at: int, before: int, limits: Limits) -> bool:
+    """Whether the low value at a point is a fall from a steady level, and no end of a spike."""
+    earlier = values[at - before : at]
+    usual = float(np.median(earlier))
+    low = values[at + 1 : at + 3].max() <= limits["after"] * usual
+    sooner = values[max(0, at - 3 * before) : at - before]
+    if sooner.size and values[at] > limits["steady"] * float(np.median(sooner)):
+        return False  # a spike that is over
+    return bool(low and usual >= limits["least"] and earlier.min() >= limits["steady"] * usual)
+
+
+def _synchronised(native: object) -> bool:
+    """Whether the trainer's settings name a reference that follows the policy."""
+    if not isinstance(native, dict):
+        return False
+    names = ("sync_ref_model", "ref_update_interval", "reset_ref")  # TRL's ref_model_sync_steps is set whether or not it is used
+    return any(_synchronised(value) or (bool(value) and any(name in str(key) for name in names)) for key, value in native.items())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
 from rl_doctor.discovery import import_modules
+from rl_doctor.frozen import frozen
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules.view import View
 
@@ -15,7 +15,7 @@ Status = Literal["preview", "stable"]
 Limits = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Skip:
     """Yielded by a rule that cannot judge although its metrics exist.
 
@@ -30,7 +30,7 @@ class Skip:
     missing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Told:
     """Yielded by a rule to say what its verdict covers, whatever that is. ``words`` is the detail of the result."""
 
@@ -42,17 +42,19 @@ Check = Callable[[View, Limits], Iterable[Hit | Skip | Told]]
 
 _STORAGE: Final = frozenset({"RLD002", "RLD003", "RLD004", "RLD005"})
 """Rules about how the rows were stored. They can pass on rows that hold nothing."""
+_CONFIGURATION: Final = "RLD7"
+"""Codes of rules about the configuration. They can pass where nothing was measured; what they measure only confirms."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Rule:
     """One lint.
 
     Attributes:
         code: ``RLD`` and three digits, never reused.
         name: kebab-case, reads after "allow ...".
-        severity: the worst that it reports.
-        status: preview or stable.
+        severity: the worst that it reports once it is stable.
+        status: preview (a warning at most) or stable.
         since: version that introduced it.
         needs: metrics without which it is skipped.
         optional: metrics that sharpen it.
@@ -83,7 +85,9 @@ class Rule:
     @property
     def measures(self) -> bool:
         """Whether it judges what was trained on. Rules about storage or configuration do not; those that reconcile (8xx) do."""
-        return self.code not in _STORAGE and (bool(self.needs or self.optional) or self.code.startswith("RLD8"))
+        if self.code in _STORAGE or self.code.startswith(_CONFIGURATION):
+            return False
+        return bool(self.needs or self.optional) or self.code.startswith("RLD8")
 
 
 _RULES: Final[dict[str, Rule]] = {}

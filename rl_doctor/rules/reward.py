@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
-from rl_doctor.rules import trend, turning
+from rl_doctor.rules import fresh, trend, turning
 from rl_doctor.rules.reading import (
     KL_REFERENCE,
     PROGRESS,
@@ -26,6 +27,9 @@ from rl_doctor.schema import PREFERENCE
 
 _UNGROUPED = frozenset({"gae", "reinforce", "reinforce_plus_plus", "remax"})
 _SOURCES = "data.source_change"
+_EQUAL = "group.zero_std_frac"
+_FILTERED = 0.02
+"""Share of groups without variance that dynamic sampling leaves, at most."""
 _SHORT = 100
 _PAIRED = "pref.paired_frac"
 
@@ -46,7 +50,7 @@ def _near(values: trend.Floats, index: int, threshold: float = 5.0) -> bool:
 
 
 def _company(view: View, series: Series, index: int) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
-    """What else changed at the same step: the data, the policy, or nothing."""
+    """What else changed at the same step: the policy (in words), or nothing; what is ruled out, and what could not be checked."""
     ruled_out: list[str] = []
     unchecked: list[str] = []
     step = int(series.steps[index])
@@ -77,14 +81,66 @@ def _other_data(view: View, series: Series, index: int) -> bool:
     return bool(np.any(found.values[around] > float(np.median(found.values)) + 0.3))
 
 
+def _changed(view: View) -> str:
+    """The cause of a reward that changed by itself: how bad it is depends on whether the baseline changes with it."""
+    return "reward-shift-hits-baseline" if view.config.adv_estimator in _UNGROUPED else "reward-function-changed"
+
+
+def _at_once(values: trend.Floats, z: float) -> trend.Jump | None:
+    """A lasting jump, a fall in a short series, or a jump that is a few points old."""
+    found = trend.jump(values, z)
+    if found is None and len(values) < _SHORT:
+        found = turning.abrupt_fall(values)
+    return found or fresh.jump(values)
+
+
+def _clear(values: trend.Floats, spread: float, limits: Limits) -> trend.Jump | None:
+    """A jump that is larger than what single points scatter by; None if there is none."""
+    found = _at_once(values, limits["z"])
+    if found is None or len(values) >= _SHORT:
+        return found
+    apart = limits["apart"] * (2.0 / 3.0 if abs(found.size) >= limits["large"] * max(abs(found.before), spread) else 1.0)
+    return found if turning.stands_out(values, found.index, apart) else None
+
+
+def _level(values: trend.Floats, t: float) -> trend.Jump | None:
+    """A fall of the level that many points together show; of a long run its end is looked at, with a larger margin."""
+    if len(values) < _SHORT:
+        return turning.level_fall(values, t)
+    skipped = len(values) - _SHORT // 2
+    found = turning.level_fall(values[skipped:], 1.5 * t)
+    return None if found is None else replace(found, index=found.index + skipped)
+
+
+def _other_prompts(view: View, series: Series, index: int) -> bool:
+    """Whether data sources or the choice of prompts change within two steps of ``index``."""
+    return _other_data(view, series, index) or _other_groups(view, series, index)
+
+
+def _other_groups(view: View, series: Series, index: int) -> bool:
+    """Whether groups without variance come or go at ``index`` while rewards keep their range: another choice of prompts."""
+    equal, low, high = view.get(_EQUAL), view.get("reward.min"), view.get("reward.max")
+    if equal is None or low is None or high is None:
+        return False
+    step = int(series.steps[index])
+    sides = []
+    for found, take in ((equal, np.mean), (low, np.min), (high, np.max)):
+        before, after = found.values[found.steps < step][-10:], found.values[found.steps >= step][:10]
+        if before.size < 3 or after.size < 3:
+            return False
+        sides.append((float(take(before)), float(take(after))))
+    few, many = sorted(sides[0])
+    return few <= _FILTERED and many >= 10.0 * _FILTERED and all(was == now for was, now in sides[1:])
+
+
 @rule(
     "RLD401", "reward-drift",
     severity="error",
     optional=(
-        *REWARD, "reward.std", "reward.max", _SOURCES, "policy.entropy", *KL_REFERENCE[:1], "length.mean", "reward.component.",
-        _PAIRED,
+        *REWARD, "reward.std", "reward.max", "reward.min", _EQUAL, _SOURCES, "policy.entropy", *KL_REFERENCE[:1], "length.mean",
+        "reward.component.", _PAIRED,
     ),
-    limits={"z": 7.0, "material": 0.2, "learning": 10.0, "apart": 3.0, "large": 0.5},
+    limits={"z": 7.0, "material": 0.2, "learning": 10.0, "apart": 3.0, "large": 0.5, "levels": 3.9},
     cause="The reward function or its server changed (new version, other scale, a fallback value), or other prompts came in.",
     advice=(
         "Compare the reward of a few stored responses from before the step with what the reward function gives them now.",
@@ -94,7 +150,7 @@ def _other_data(view: View, series: Series, index: int) -> bool:
     avoids=(
         "Learning, however fast, that takes more than a few steps.",
         "A spike that is over after a few steps.",
-        "A shift that coincides with a change of data source.",
+        "A shift that coincides with a change of data source, or with the begin or end of dynamic sampling.",
         "Training on preferences, in which the implicit reward of both sides may fall.",
     ),
     source="Public reports on reward servers replaced in mid-run; no peer tool reports it",
@@ -110,9 +166,10 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     times the run's own typical jump, done within three steps, kept, and at least `material` of the larger of the level before
     and the standard deviation of the reward within a step. Below 100 steps a fall also counts that is done in one step and
     stays, and the jump must be `apart` times any difference of neighbours elsewhere (two thirds of that if it is `large` on the
-    same scale). A rise may be fast learning, unless it is known to lead beyond what single responses earned before, and must
-    be `learning` times the noise of the mean. A warning where the baseline is the group's, an error where it is not (gae,
-    reinforce and the like); info once the level is back.
+    same scale). A fall that single steps hide counts if the means of up to 24 steps before and of those after it, 4 at least,
+    lie `levels` standard errors apart, and two levels fit clearly better than a line. A rise may be fast learning, unless it
+    is known to lead beyond what single responses earned before, and must be `learning` times the noise of the mean. A warning
+    where the baseline is the group's, an error where it is not (gae, reinforce and the like); info once the level is back.
 
     A reward that falls over many steps is no jump, but as little what training is for: it is a warning if the late window is
     below the early one by `z` standard errors and by twice as much as is material, and the mixture of data sources never
@@ -125,17 +182,15 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if skip := _of_preferences(view) or too_short(series):
         yield skip
         return
-    found = trend.jump(series.values, limits["z"]) or (turning.abrupt_fall(series.values) if len(series) < _SHORT else None)
     inside = view.get("reward.std")
     spread = 0.0 if inside is None else float(np.median(inside.values))
+    sharp = _clear(series.values, spread, limits)
+    found = sharp or _level(series.values, limits["levels"])
     if found is None:
         yield from _falls(view, series, spread, limits)
         return
     scale = max(abs(found.before), spread)
-    apart = limits["apart"] * (2.0 / 3.0 if abs(found.size) >= limits["large"] * scale else 1.0)
-    if len(series) < _SHORT and not turning.stands_out(series.values, found.index, apart):
-        return
-    if abs(found.size) < limits["material"] * scale or _other_data(view, series, found.index):
+    if abs(found.size) < limits["material"] * scale or _other_prompts(view, series, found.index):
         return
     scatter = max(trend.noise(part)[0] for part in (series.values, series.values[: found.index]))
     if _may_be_learned(view, series, found) and found.size < limits["learning"] * scatter:
@@ -146,13 +201,15 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if found.recovered:
         severity = "info"
     moved = _component(view, series, found)
+    lost = "" if moved is None or cause else _lost(view, moved, series, found)
     if estimator is None:
         unchecked = (*unchecked, "whether the baseline is the group's: config.adv_estimator")
     elif estimator not in _UNGROUPED:
         ruled_out = (*ruled_out, f"a shift in the advantages: {estimator} subtracts the group's own mean")
     yield Hit(
         f"Mean reward {'rose' if found.size > 0 else 'fell'} at once from {found.before:.3g} to {found.after:.3g} at step "
-        f"{series.steps[found.index]}, {found.z:.0f} times the typical step of this run"
+        f"{series.steps[found.index]}, {found.z:.0f} times "
+        + ("the typical step of this run" if sharp else "its standard error")
         + (f"; the component {moved} moves with it" if moved else "")
         + (", and came back" if found.recovered else ""),
         severity,
@@ -163,10 +220,31 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
                 where={"component": moved} if moved else None,
             ),
         ),
-        cause=cause,
+        cause=lost or cause,
         ruled_out=("learning: the change is done within three steps", *ruled_out),
         unchecked=unchecked,
+        suspect="policy-changed-at-once" if cause else "component-earned-less" if lost else _changed(view),
     )  # fmt: skip
+
+
+def _lost(view: View, name: str, series: Series, found: trend.Jump) -> str:
+    """Words for a component that is earned less often from the fall on, at the values it had before; "" for another."""
+    if found.size > 0 or view.config.adv_estimator in _UNGROUPED:
+        return ""
+    step = series.steps[found.index]
+    sides = []
+    for stat, take in (("mean", np.mean), ("max", np.max), ("min", np.min)):
+        part = view.get(f"reward.component.{name}.{stat}")
+        if part is None:
+            return ""
+        sides.append([float(take(values)) for values in (part.values[part.steps < step], part.values[part.steps >= step])])
+    (before, after), *ends = sides
+    if after >= before or any(abs(was - now) > 1e-9 * max(abs(was), 1.0) for was, now in ends):
+        return ""
+    return (
+        f"{name} is earned less often from step {step} on ({before:.3g} before, {after:.3g} since), at the same values: its "
+        "verifier loses verdicts, or is another one."
+    )
 
 
 def _may_be_learned(view: View, series: Series, found: trend.Jump) -> bool:
@@ -202,6 +280,7 @@ def _falls(view: View, series: Series, spread: float, limits: Limits) -> Iterato
         "other rows, a KL or entropy term that outweighs the reward, or prompts that get harder.",
         ruled_out=("a reward function that was replaced: the change takes many steps",),
         unchecked=("other data: data_source",) if sources is None else (),
+        suspect="policy-gets-worse",
     )  # fmt: skip
 
 
@@ -211,7 +290,7 @@ def _component(view: View, series: Series, found: trend.Jump) -> str | None:
         stem, _, stat = name.removeprefix("reward.component.").rpartition(".")
         if stat != "mean" or len(part) < trend.SHORTEST:
             continue
-        own = trend.jump(part.values)
+        own = trend.jump(part.values) or turning.level_fall(part.values)
         if own is not None and abs(int(part.steps[own.index]) - int(series.steps[found.index])) <= 2:
             return stem
     return None
@@ -252,7 +331,7 @@ def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         yield Skip("data", "the reward has no spread at most steps")
         return
     values = np.log(np.maximum(series.values, 0.05 * usual))
-    found = trend.jump(values, limits["z"])
+    found = trend.jump(values, limits["z"]) or fresh.jump(values)
     if found is None or abs(found.size) < math.log(limits["factor"]) or _other_data(view, series, found.index):
         return
     if _follows_mean(view, series, found, limits["binary"]) or (found.size < 0 and progress(view).good):
@@ -278,6 +357,7 @@ def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             "a 0/1 reward whose mean moved: the mean does not explain it",
         ),
         unchecked=("other data from that step on: data_source",) if view.get(_SOURCES) is None else (),
+        suspect=_changed(view),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
-from rl_doctor.report.model import SEVERITY_ORDER, Finding, Hit, Result
+from rl_doctor.report.model import SEVERITY_ORDER, Finding, Hit, Result, Severity
 from rl_doctor.rules.applicability import inapplicable
 from rl_doctor.rules.registry import Rule, Skip, Told
 from rl_doctor.rules.view import View
@@ -36,7 +36,7 @@ def _run(rule: Rule, view: View) -> Result:
     if lacking:
         reason = "config" if all(name.startswith("config.") for name in lacking) else "column"
         return replace(blank, outcome="skipped", missing=tuple(lacking), reason=reason)
-    if empty := [name for name in rule.needs if view.get(name) is None]:
+    if empty := [name for name in rule.needs if not (view.named(name) if name.endswith(".") else view.get(name))]:
         return replace(blank, outcome="skipped", reason="data", detail=f"nothing measured for {empty[0]}")
     started = time.perf_counter()
     seen = view.narrowed((*rule.needs, *rule.optional))
@@ -74,7 +74,8 @@ def _vacuous(seen: View) -> Skip | None:
 
 
 def _finding(rule: Rule, hit: Hit, estimated: Collection[str]) -> Finding:
-    severity = min(hit.severity, rule.severity, key=SEVERITY_ORDER.__getitem__)
+    most: Severity = "warning" if rule.status == "preview" else "error"
+    severity = min(hit.severity, rule.severity, most, key=SEVERITY_ORDER.__getitem__)
     scope = [rule.code, *sorted({item.metric for item in hit.evidence})]
     scope += sorted(f"{key}={value}" for item in hit.evidence for key, value in (item.where or {}).items())
     return Finding(
@@ -88,4 +89,7 @@ def _finding(rule: Rule, hit: Hit, estimated: Collection[str]) -> Finding:
         hit.ruled_out,
         hit.unchecked,
         hashlib.sha256("\n".join(scope).encode()).hexdigest()[:16],
+        hit.suspect,
+        hit.samples,
+        hit.cause not in {None, "", rule.cause},
     )

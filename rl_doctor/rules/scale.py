@@ -110,7 +110,7 @@ def reward_at_bound(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     The reward counts as continuous if, away from the bounds, at least `continuous` of the responses of a step have a value
     of their own. It fires if the same largest or smallest value occurs at `same` of the steps of the late half and at least
-    `share` of the responses have it.
+    `share` of the responses have it. A smallest of 0 or a largest of 1, where many rewards end by nature, is info.
     """
     distinct, mean = view.get("reward.distinct_frac"), view.get("reward.mean")
     if distinct is None or mean is None:
@@ -134,11 +134,13 @@ def reward_at_bound(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         if level < limits["share"]:
             continue
         value = float(values[np.argmax(counts)])
+        natural = value == (1.0 if bound == "reward.max" else 0.0)
         yield Hit(
             f"{level:.0%} of the responses have exactly the {'largest' if bound == 'reward.max' else 'smallest'} "
             f"reward, {value:g}, at "
             f"{counts.max()} of {len(ends) - half} steps",
-            "warning",
+            "info" if natural else "warning",
             (evidence(at, half, -1, value=level, limit=limits["share"]),),
+            cause="All is earned there is, or nothing: 0 and 1 are where many rewards end." if natural else None,
             ruled_out=("a reward with few values: away from the bound most values occur once",),
         )

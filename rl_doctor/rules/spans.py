@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer.series import Series
+from rl_doctor.frozen import frozen
 from rl_doctor.report.model import Evidence
 
+LEAST_OFFSET: Final = 0.01
+"""Nat by which two logprobs must differ for it to be told that they do by a constant."""
+NO_SPREAD: Final = 0.02
+ENGINE_SPREAD: Final = 0.1
+"""Standard deviation over mean up to which a difference is a constant; of two programs, whose rounding is not the same."""
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@frozen(eq=False)
 class Breach:
     """The steps at which a series stands beyond a limit.
 
@@ -74,6 +81,11 @@ def pooled(series: Series, marked: NDArray[np.bool_] | None = None) -> float:
     return float(np.average(values, weights=counts))
 
 
+def pooled_known(series: Series | None) -> float:
+    """Mean over the items of the steps whose value is known; NaN where there are none."""
+    return math.nan if series is None else pooled(series, ~np.isnan(series.values))
+
+
 def when(series: Series, marked: NDArray[np.bool_]) -> str:
     """The marked steps in words: one step, all steps of a range, or k of n."""
     index = np.flatnonzero(marked)
@@ -109,3 +121,25 @@ def at(series: Series | None, steps: NDArray[np.int64]) -> Series | None:
     if not keep.any():
         return None
     return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
+
+
+def weighted(series: Series | None, error: Series | None) -> tuple[float, float]:
+    """Mean of a series over the steps, weighted by its standard error at each, and the error of that; NaN where unknown."""
+    if series is None or error is None:
+        return math.nan, math.nan
+    steps = np.intersect1d(series.steps, error.steps)
+    one, of = at(series, steps), at(error, steps)
+    if one is None or of is None:
+        return math.nan, math.nan
+    weight = 1.0 / np.maximum(of.values, 1e-9) ** 2
+    return float(np.average(one.values, weights=weight)), float(1.0 / math.sqrt(weight.sum()))
+
+
+def offset_by_constant(mean: NDArray[np.float64], spread: NDArray[np.float64], most: float = ENGINE_SPREAD) -> NDArray[np.bool_]:
+    """Where exp(d) is another number than 1 and (nearly) the same at every token, bool ``[k]``, from its mean and spread.
+
+    A cut distribution, other weights and rounding differ from token to token; a constant was added to one of the two.
+    """
+    away = np.abs(mean - 1.0)
+    found: NDArray[np.bool_] = (away > LEAST_OFFSET) & (spread < most * away)
+    return found

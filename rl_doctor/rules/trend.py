@@ -9,11 +9,12 @@ follows the series: such a window absorbs drift.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rl_doctor.frozen import frozen
 
 Floats = NDArray[np.float64]
 
@@ -25,7 +26,7 @@ SHORTEST: Final = 24
 """Fewer points than this carry no trend: the early window and the late window would overlap or be empty."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """Median and robust spread of a stretch of a series: points ``first`` to ``last``, both included."""
 
@@ -40,7 +41,7 @@ class Window:
         return self.last - self.first + 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """Late window against early window. ``z`` is the difference in standard errors that allow for autocorrelation."""
 
@@ -54,7 +55,7 @@ class Change:
         return self.late.center - self.early.center
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Jump:
     """A sudden, lasting shift of the level at point ``index``, the first one after it.
 
@@ -74,7 +75,7 @@ class Jump:
         return self.after - self.before
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Excursion:
     """Points ``first`` to ``last`` (both included) at which a positive series stands a multiple above its local level.
 
@@ -167,12 +168,15 @@ def inflation(rho: float) -> float:
     return (1.0 + rho) / (1.0 - rho)
 
 
-def change(values: Floats) -> Change:
-    """Early against late window. The noise is local, so the trend under test does not widen its own error bar.
+def change(values: Floats, recent: int | None = None) -> Change:
+    """Early against late window, or against the last ``recent`` points.
+
+    The noise is local, so the trend under test does not widen its own error bar.
 
     A short series cannot show how long its noise remembers, so that the error is widened by ``1 + 20 / n``.
     """
-    first, last = early(values), late(values)
+    first = early(values)
+    last = late(values) if recent is None else window(values, max(values.size - recent, 0), values.size - 1)
     sigma, rho = noise(values)
     grown = inflation(min(rho + 1.0 / math.sqrt(values.size), 0.95))
     error = sigma * math.sqrt(min(1.6 * grown / first.n, 1.0) + min(1.6 * grown / last.n, 1.0)) * (1.0 + 20.0 / values.size)
@@ -194,13 +198,13 @@ def running_median(values: Floats, width: int) -> Floats:
         return values.copy()
     medians = np.empty(values.size)
     if values.size > 2 * half:
-        medians[half : values.size - half] = _sliding_medians(values, 2 * half + 1)
+        medians[half : values.size - half] = sliding_medians(values, 2 * half + 1)
     for position in (*range(min(half, values.size)), *range(max(values.size - half, half), values.size)):
         medians[position] = np.median(values[max(position - half, 0) : position + half + 1])
     return medians
 
 
-def _sliding_medians(values: Floats, width: int) -> Floats:
+def sliding_medians(values: Floats, width: int) -> Floats:
     """Medians of all stretches of ``width`` points; several times as fast as ``np.median``, which looks for NaN in each."""
     windows = np.lib.stride_tricks.sliding_window_view(values, width)
     if np.isnan(values).any():
@@ -314,9 +318,11 @@ def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excu
         level = max(min(float(levels[first]), float(np.median(past)) if past.size > 2 else math.inf), least)
         least_rise = math.sqrt(factor)
         sudden = before <= least_rise * level and float(np.median(values[first : first + 3])) >= least_rise * before
-        if first >= end.start and not sudden:
-            continue  # growth that goes on, not an excursion
         back = _comes_back(values[last + 1 :], least_rise * level)
+        if first >= end.start and not sudden and not back:
+            back = before <= least_rise * level and _comes_back(values[last + 1 :], least_rise * before)
+            if not back:
+                continue  # growth that goes on, not an excursion
         found.append(Excursion(first, last, peak, float(values[peak]), level, back))
     return tuple(found)
 
@@ -325,7 +331,7 @@ def _comes_back(after: Floats, bar: float) -> bool:
     """Whether some stretch of up to 5 points after an excursion lies below ``bar``; what decays slowly comes back too."""
     if after.size < 5:
         return after.size >= 2 and float(np.median(after)) < bar
-    return bool(np.any(np.median(np.lib.stride_tricks.sliding_window_view(after, 5), axis=1) < bar))
+    return bool(np.any(sliding_medians(after, 5) < bar))
 
 
 def _resolution(values: Floats) -> float:
@@ -341,7 +347,7 @@ def _history(values: Floats, width: int, first: int) -> Floats:
     medians = np.full(values.size - first, np.inf)
     skip = max(width - first, 0)
     if skip < medians.size:
-        medians[skip:] = _sliding_medians(values[first + skip - width : -1], width)
+        medians[skip:] = sliding_medians(values[first + skip - width : -1], width)
     return medians
 
 
@@ -364,12 +370,34 @@ def course(values: Floats, material: float = 0.0) -> Course:
     return "rising" if moved.difference > 0 else "falling"
 
 
-def onset(values: Floats, baseline: Window, *, rising: bool, share: float = 0.5) -> int:
-    """First point of the final stretch beyond ``share`` of the way from the baseline to the end level.
+def leaning(values: Floats, z: float = 2.5) -> Course:
+    """Where a series went by all of its points: a line through them, whose ends lie beyond the noise around it.
+
+    Early against late windows leave out most of a short series. The standard error of the slope is widened by the lag-1
+    autocorrelation around the line; a series whose neighbours resemble each other (beyond 0.5) wanders, and is flat.
+    """
+    if values.size < SHORTEST:
+        return "unknown"
+    time = np.arange(values.size) - (values.size - 1) / 2
+    rest = values - values.mean()
+    slope = float(rest @ time) / float(time @ time)
+    rest = rest - slope * time
+    power = float(rest @ rest)
+    if power <= 0.0:
+        return "flat" if slope == 0.0 else "rising" if slope > 0.0 else "falling"
+    rho = max(float(rest[1:] @ rest[:-1]) / power, 0.0)
+    error = math.sqrt(power / (values.size - 2) / float(time @ time) * inflation(min(rho, 0.95)))
+    if rho > 0.5 or abs(slope) < z * error:
+        return "flat"
+    return "rising" if slope > 0.0 else "falling"
+
+
+def onset(values: Floats, baseline: Window, *, rising: bool, share: float = 0.5, end: float | None = None) -> int:
+    """First point of the final stretch beyond ``share`` of the way from the baseline to ``end``, by default the late level.
 
     For naming when a lasting change set in, once another test has found that there is one.
     """
-    end = late(values).center
+    end = late(values).center if end is None else end
     bar = baseline.center + share * (end - baseline.center)
     calm = running_median(values, 5)
     inside = calm < bar if rising else calm > bar

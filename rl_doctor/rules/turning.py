@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
+from rl_doctor.frozen import frozen
 from rl_doctor.rules import trend
 from rl_doctor.rules.trend import Floats, Window
 
+_HISTORY: Final = 24
+_AFTER: Final = 4
+_INDEPENDENT: Final = 0.35
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Decline:
     """The end of a series below its best stretch.
 
@@ -90,3 +95,38 @@ def abrupt_fall(values: Floats, z: float = 4.5) -> trend.Jump | None:
     if float(np.median(values[-5:])) > before - 0.5 * size or float(np.max(values[index:])) > before - 0.3 * size:
         return None
     return trend.Jump(index, before, after, fall / usual if usual > 0.0 else math.inf, recovered=False)
+
+
+def level_fall(values: Floats, t: float = 3.9, better: float = 1.25) -> trend.Jump | None:
+    """A fall of the level to the end of a series that is smaller than single points scatter; None if there is none.
+
+    Up to 24 points before are held against those from there on, at most 24 and at least 4: the difference of their means is
+    ``t`` standard errors, widened by lag-1 autocorrelation, and two levels leave less than a line by a factor of ``better``.
+    Where neighbours resemble each other beyond that (by 0.35) a series wanders, and nothing is said.
+    """
+    best: tuple[float, int, float, float] | None = None
+    for index in range(8, values.size - _AFTER + 1):
+        before, after = values[max(index - _HISTORY, 0) : index], values[index:][:_HISTORY]
+        size = float(before.mean() - after.mean())
+        rest = np.concatenate([before - before.mean(), after - after.mean()])
+        power = float(rest @ rest)
+        if size <= 0.0 or power <= 0.0:
+            continue
+        rho = max(float(rest[1:] @ rest[:-1]) / power, 0.0)
+        if rho > _INDEPENDENT:
+            continue
+        error = math.sqrt(power / (rest.size - 2) * (1.0 / before.size + 1.0 / after.size) * trend.inflation(rho))
+        if (best is None or size / error > best[0]) and _off_line(values[max(index - _HISTORY, 0) : index + _HISTORY]) > (
+            better * power
+        ):
+            best = (size / error, index, float(before.mean()), float(after.mean()))
+    if best is None or best[0] < t or float(np.mean(values[-_AFTER:])) > 0.5 * (best[2] + best[3]):
+        return None
+    return trend.Jump(best[1], best[2], best[3], best[0], recovered=False)
+
+
+def _off_line(values: Floats) -> float:
+    """Sum of squares around the least-squares line."""
+    time = np.arange(values.size) - (values.size - 1) / 2
+    rest = values - values.mean()
+    return float(rest @ rest - (rest @ time) ** 2 / (time @ time))

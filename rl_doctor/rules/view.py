@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from typing import Final
 
 from rl_doctor.analyzer.comparison import Comparison
 from rl_doctor.analyzer.dialects.recognise import find_trainer
 from rl_doctor.analyzer.dialects.registry import Trainer
 from rl_doctor.analyzer.series import Series
+from rl_doctor.analyzer.states import Top
+from rl_doctor.frozen import frozen
+from rl_doctor.report.model import Sample
 from rl_doctor.rules.shares import possible
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.facts import StoreFacts
 
+_SAMPLES: Final = 3
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class View:
     """A run as rules see it: series, configuration and facts; no files, no tokens.
 
@@ -29,6 +35,7 @@ class View:
         estimated: metrics computed from a sample of the tokens, because the others were left out to save space.
         recomputable: number of logged metrics that can be recomputed, given all that they need; ``comparisons`` are of some.
         failed: why nothing was compared: what was raised by that.
+        tops: for some metrics the sequences with the largest values, by step.
     """
 
     info: RunInfo
@@ -40,6 +47,7 @@ class View:
     estimated: frozenset[str] = frozenset()
     recomputable: int = 0
     failed: Exception | None = None
+    tops: Mapping[str, tuple[tuple[int, Top], ...]] = field(default_factory=dict)
 
     @property
     def config(self) -> RunConfig:
@@ -78,3 +86,9 @@ class View:
         """Measured series whose name starts with ``prefix``, e.g. ``reward.component.``; empty ones left out."""
         found = {name: possible(series.measured()) for name, series in self.all_series.items() if name.startswith(prefix)}
         return {name: series for name, series in found.items() if len(series)}
+
+    def samples(self, metric: str, first: int, last: int) -> tuple[Sample, ...]:
+        """The sequences with the largest values of a metric within steps ``first`` to ``last``, a few, largest first."""
+        found = [(step, top) for step, top in self.tops.get(metric, ()) if first <= step <= last]
+        every = [Sample(step, sequence, uid, metric, value) for step, top in found for value, sequence, uid in top.items]
+        return tuple(sorted(every, key=lambda item: (-item.value, item.step, item.sequence))[:_SAMPLES])

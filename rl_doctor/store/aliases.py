@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from rl_doctor import schema
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 
 ATTENTION_MASK: Final = "attention_mask"
 """Not stored: which positions are not padding. Response-wide, or over prompt and response with ``prompt_length``."""
@@ -84,7 +84,7 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType({alias: name for name, foun
 """Alias -> canonical name."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resolution:
     """What the columns of a file are.
 

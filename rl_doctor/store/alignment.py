@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final, TypeVar
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from rl_doctor import schema
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 from rl_doctor.store.aliases import ATTENTION_MASK
 from rl_doctor.store.rows import splits_of
 
@@ -26,7 +26,7 @@ Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Alignment:
     """Where responses lie in the columns of a batch, and what is kept of them.
 

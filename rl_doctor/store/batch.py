@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunInfo
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Batch:
     """Whole sequences of one step.
 
@@ -44,6 +45,11 @@ class Batch:
     def n_tokens(self) -> int:
         """Number of stored tokens."""
         return int(self.splits[-1]) if len(self.splits) else 0
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Int64 ``[n_sequences]``: stored tokens of each sequence."""
+        return self.splits[1:] - self.splits[:-1]  # np.diff takes ten times as long for a few sequences
 
     def get(self, name: str) -> NDArray[Any] | None:
         """The column of that canonical name, or None where the run does not have it."""

@@ -14,5 +14,8 @@ def codes(values: NDArray[Any]) -> NDArray[np.int64]:
         found: NDArray[np.int64] = np.unique(values, return_inverse=True)[1]
         return found
     plain = values.tolist()
-    known = {value: code for code, value in enumerate(dict.fromkeys(plain))}
+    distinct = dict.fromkeys(plain)
+    if len(distinct) == len(plain):
+        return np.arange(len(plain))
+    known = {value: code for code, value in enumerate(distinct)}
     return np.fromiter(map(known.__getitem__, plain), np.int64, len(plain))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from rl_doctor.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoreFacts:
     """Facts about the files, not about the training.
 

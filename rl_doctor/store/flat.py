@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rl_doctor import schema
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 from rl_doctor.store.decode import decode, is_list
 from rl_doctor.store.index import falls
 from rl_doctor.store.parquet_file import ParquetInput
@@ -58,7 +59,7 @@ def open_flat(source: ParquetInput, names: Mapping[str, str], position: str | No
     return Opened([FlatFragment(table, at)], segments, columns, falls(stretches))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Table:
     """The file's columns, read as a stream of pieces of neighbouring rows."""
 
@@ -186,7 +187,7 @@ def _check_together(
         seen.add(key)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class FlatFragment:
     """The whole of a flat table; ``row_of`` has the row at which the first sequence of each segment begins."""
 

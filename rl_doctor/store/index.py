@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.frozen import frozen
 from rl_doctor.store.codes import codes
 from rl_doctor.store.plan import Fragment, Segment, rows_in_order, windows_of
 from rl_doctor.store.rows import Rows, concatenate
@@ -18,7 +18,7 @@ REPEAT_KEYS: Final = ("epoch", "microbatch", "minibatch", "rank", "uid")
 """With the step, the keys of a sequence row: two rows that share them are the same row twice."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counts:
     """Counts over all sequence rows."""
 

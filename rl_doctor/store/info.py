@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rl_doctor.errors import InputError, suggestion
 from rl_doctor.schema import MEMBERS, SCHEMA_VERSION, SETTINGS, RunConfig, RunInfo, Setting
-from rl_doctor.store.members import IMPORTED_MEMBER
+from rl_doctor.store.members import IMPORTED_MEMBER, STOP_MEMBER
 
 _CONFIG_FIELDS: Final = tuple(field.name for field in fields(RunConfig))
 _INFO_FIELDS: Final = tuple(field.name for field in fields(RunInfo) if field.name not in ("config", "extra"))
@@ -166,7 +166,7 @@ def doubts(info: RunInfo) -> tuple[str, ...]:
     members = [*_INFO_FIELDS, "config", *(f"config.{name}" for name in _CONFIG_FIELDS)]
     told, foreign = [], []
     for name in (
-        *(name for name in info.extra or () if name != IMPORTED_MEMBER),
+        *(name for name in info.extra or () if name not in {IMPORTED_MEMBER, STOP_MEMBER}),
         *(f"config.{name}" for name in info.unknown_config or ()),
     ):
         short = name.removeprefix("config.")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import Column
 from rl_doctor.store import buffers
 from rl_doctor.store.decode import decode, is_list
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Lists:
     """A list column of neighbouring rows.
 

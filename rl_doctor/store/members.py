@@ -15,6 +15,8 @@ CRITIC_FILE_MEMBER: Final = "critic_file"
 """Names the file beside the run file that has the passes of the critic."""
 IMPORTED_MEMBER: Final = "imported"
 """What an importer told: the format it read, what it dropped, joined or guessed."""
+STOP_MEMBER: Final = "stop"
+"""Member of ``run.json``, once the training is to stop: ``reason``, and the Unix ``time`` at which that was found."""
 FACTS_MEMBER: Final = "store"
 """What the folder told beside its rows: steps dropped or incomplete, parts left out, columns without a value, notes."""
 

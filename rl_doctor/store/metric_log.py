@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rl_doctor.frozen import frozen
 
 Record = tuple[int, str, float, str]
 """Step, name, value, split."""
@@ -19,7 +21,7 @@ EVALUATION: Final = ("eval_", "eval/", "val-", "val/", "val_", "validation/", "t
 _NOTHING: Final[Points] = (np.empty(0, np.int64), np.empty(0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class MetricLog:
     """Logged values under their native names.
 
@@ -42,6 +44,14 @@ class MetricLog:
             column[1].append(value)
         return cls({key: ordered(steps, values) for key, (steps, values) in columns.items()})
 
+    def joined(self, later: MetricLog) -> MetricLog:
+        """With what was logged later, which counts where both have a step."""
+        points = dict(self.points)
+        for key, (steps, values) in later.points.items():
+            before = points.get(key, _NOTHING)
+            points[key] = ordered(np.concatenate([before[0], steps]), np.concatenate([before[1], values]))
+        return MetricLog(points)
+
     def __len__(self) -> int:
         return sum(len(steps) for steps, _ in self.points.values())
 
@@ -56,7 +66,14 @@ class MetricLog:
     def steps(self) -> NDArray[np.int64]:
         """Every step at which something was logged, in increasing order."""
         axes = {steps.tobytes(): steps for steps, _ in self.points.values()}  # most metrics are logged at the same steps
-        return np.unique(np.concatenate(list(axes.values()))) if axes else _NOTHING[0]
+        if len(axes) < 2:
+            return next(iter(axes.values()), _NOTHING[0])
+        return np.unique(np.concatenate(list(axes.values())), return_index=True)[0]  # without, numpy.ma is imported
+
+    def until(self, step: int) -> MetricLog:
+        """What was logged at steps up to ``step``."""
+        cut = {key: int(np.searchsorted(steps, step, side="right")) for key, (steps, _) in self.points.items()}
+        return MetricLog({key: (self.points[key][0][:size], self.points[key][1][:size]) for key, size in cut.items() if size})
 
     def records(self) -> Iterator[Record]:
         """Every value, by increasing step."""

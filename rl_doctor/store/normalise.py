@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rl_doctor import schema
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 from rl_doctor.store.aliases import ATTENTION_MASK
 from rl_doctor.store.alignment import Alignment, align
 from rl_doctor.store.coerce import Locate, coerce
@@ -49,7 +49,7 @@ def normalise(columns: Mapping[str, ArrayLike], *, full_width: bool = False, whe
     return assemble(alignment, alignment.take(padded.wide), padded.others, where)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Padded:
     """The columns of a batch by their shape.
 

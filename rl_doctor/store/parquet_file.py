@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 from rl_doctor.store.run import ENCRYPTED_MAGIC, PARQUET_MAGIC
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ParquetInput:
     """An opened Parquet file.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from rl_doctor import schema
 from rl_doctor.errors import ChangedError, InputError
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import SCHEMA_VERSION
 from rl_doctor.store.decode import decode
 from rl_doctor.store.info import parse_json
@@ -29,7 +29,7 @@ CONTEXT_KEYS: Final = ("step", "epoch", "minibatch", "microbatch", "rank", "wind
 _METRIC_NAMES: Final = ("step", "name", "value", "split")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Part:
     """A sequences part with its matching tokens and contexts parts.
 
@@ -44,6 +44,7 @@ class Part:
         columns: canonical column -> table that has it.
         unknown: names that the schema does not know.
         tokens_version: how often tokens were taken out of the part.
+        tables: the tables that it has.
     """
 
     folder: Path
@@ -56,10 +57,27 @@ class Part:
     columns: Mapping[str, str]
     unknown: tuple[str, ...]
     tokens_version: int
+    tables: tuple[str, ...] = ("sequences",)
 
     def open(self, table: str) -> ParquetInput:
         """Open one of its tables."""
-        return ParquetInput.open(self.folder / str(self.name.of(table, self.tokens_version if table == "tokens" else 0)))
+        return ParquetInput.open(self._path(table))
+
+    @property
+    def files(self) -> list[str]:
+        """Names of its tables' files."""
+        return [self._file(table) for table in self.tables]
+
+    @property
+    def paths(self) -> list[Path]:
+        """Where its tables lie."""
+        return [self.folder / name for name in self.files]
+
+    def _file(self, table: str) -> str:
+        return str(self.name.of(table, self.tokens_version if table == "tokens" else 0))
+
+    def _path(self, table: str) -> Path:
+        return self.folder / self._file(table)
 
     def has_changed(self) -> bool:
         """Whether tokens were taken out of the part since it was opened."""
@@ -92,15 +110,16 @@ def open_part(folder: Path, name: PartName, presence: Presence) -> Part:
     columns: dict[str, str] = {}
     unknown: list[str] = []
     for table, source in tables.items():
-        presence.add(source.file.metadata, source.schema)
-        for column in source.schema.names:
+        found = source.schema
+        presence.add(source.file.metadata, found)
+        for column in found.names:
             if schema.column(column) is None:
                 unknown.append(column)
             else:
                 columns.setdefault(column, table)
     steps = tuple(step_of(sequences, group) for group in groups)
     completes, attempt = tuple(document["completes"]), int(document.get("attempt", 0))
-    return Part(folder, name, rows, tokens, steps, completes, attempt, columns, tuple(unknown), version)
+    return Part(folder, name, rows, tokens, steps, completes, attempt, columns, tuple(unknown), version, tuple(tables))
 
 
 def footer(source: ParquetInput) -> dict[str, Any]:
@@ -127,7 +146,7 @@ def step_of(source: ParquetInput, group: int) -> int:
     raise InputError(f"{source.path}: row group {group} holds several steps; it was not written by rl-doctor")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PartFragment:
     """A row group of a part: whole sequences of one step."""
 
@@ -178,7 +197,8 @@ class PartFragment:
     def _join(self, names: Sequence[str], keys: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Context values of each sequence, by the keys of its micro-batch."""
         source = self.part.open("contexts")
-        shared = [name for name in keys if name in source.schema.names]
+        there = source.schema.names
+        shared = [name for name in keys if name in there]
         table: dict[str, list[NDArray[Any]]] = {name: [] for name in [*shared, *names]}
         for group in range(source.row_groups):
             for name, values in _arrays(source.read(group, [*shared, *names]), source.path).items():
@@ -216,7 +236,8 @@ def open_metrics(path: Path) -> ParquetInput:
         InputError: it is torn, or its columns are not those of a metrics part.
     """
     source = ParquetInput.open(path)
-    if lacking := [name for name in _METRIC_NAMES if name not in source.schema.names]:
+    names = source.schema.names  # made anew each time that it is asked for
+    if lacking := [name for name in _METRIC_NAMES if name not in names]:
         raise InputError(f"{path}: column {lacking[0]!r} is missing; it was not written by rl-doctor")
     return source
 

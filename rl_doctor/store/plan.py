@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.rows import Rows, concatenate
@@ -25,7 +26,7 @@ class Fragment(Protocol):
         """Decode the sequences ``start`` to ``stop`` of the fragment, in order, in pieces of bounded size."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Segment:
     """Neighbouring sequences of one step in one fragment.
 
@@ -44,7 +45,7 @@ class Segment:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Opened:
     """The rows of a file, ready to be read in pieces.
 

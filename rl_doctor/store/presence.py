@@ -24,22 +24,40 @@ class Presence:
         named: names in the file.
         present: names in the file with a value that is not null.
         numeric: names in the file whose footer proves a value that is not NaN.
+        owners: paths of leaves -> the name in the file that each belongs to.
+
+    Args:
+        like: one of other files, most of which have the same columns.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, like: Presence | None = None) -> None:
         self.named: set[str] = set()
         self.present: set[str] = set()
         self.numeric: set[str] = set()
-        self._owners: dict[tuple[str, ...], list[str]] = {}
+        self.owners: dict[tuple[str, ...], list[str]] = {} if like is None else like.owners
+        self._joined: Presence | None = None
+
+    def key(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        """All that was collected."""
+        return frozenset(self.named), frozenset(self.present), frozenset(self.numeric)
+
+    def join(self, other: Presence) -> None:
+        """Take what another one collected, and will collect no more."""
+        if other is self._joined:
+            return
+        self._joined = other
+        self.named |= other.named
+        self.present |= other.present
+        self.numeric |= other.numeric
 
     def add(self, metadata: Any, schema_: Any) -> None:
         """Take a file's footer and its Arrow schema."""
         self.named.update(schema_.names)
         names = [field.name for field in schema_ if not _is_null(field.type)]
         paths = tuple(metadata.schema.column(index).path for index in range(metadata.num_columns))
-        if paths not in self._owners:
-            self._owners[paths] = [_owner(path, names) for path in paths]
-        owners = self._owners[paths]
+        if paths not in self.owners:
+            self.owners[paths] = [_owner(path, names) for path in paths]
+        owners = self.owners[paths]
         open_ = [index for index, owner in enumerate(owners) if owner and not {owner} <= self.numeric & self.present]
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)

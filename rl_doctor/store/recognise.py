@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rl_doctor.errors import InputError, NothingToJudgeError
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import METADATA_KEY, RunInfo
 from rl_doctor.store.aliases import ATTENTION_MASK, PANDAS_INDEX, Resolution, resolve
 from rl_doctor.store.critic import open_critic
 from rl_doctor.store.decode import is_list
 from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.flat import POSITIONS, open_flat
-from rl_doctor.store.index import count
 from rl_doctor.store.info import info_from_json, parse_json
+from rl_doctor.store.known import look
 from rl_doctor.store.members import (
     CRITIC_FILE_MEMBER,
     FACTS_MEMBER,
@@ -29,10 +31,11 @@ from rl_doctor.store.metrics_json import metrics_from_json
 from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.part import open_metrics, read_metrics
 from rl_doctor.store.plan import Opened, rows_in_order, windows_of
-from rl_doctor.store.presence import Presence, empty_floats, require_values
+from rl_doctor.store.presence import Presence, require_values
 from rl_doctor.store.rows import Rows, is_token
 from rl_doctor.store.run import Run
 from rl_doctor.store.run_file import open_lists
+from rl_doctor.store.stamps import stamp
 
 
 def open_file(source: ParquetInput, *, with_critic: bool = True) -> Run:
@@ -86,8 +89,12 @@ def _run(
     require_values(columns, proven, read, str(source.path), null)
     told = tuple(f"column {found!r} is null everywhere: it counts as absent" for found in null.values())
 
+    known: dict[str, Any] = {}
+
     def facts() -> StoreFacts:
-        counts = count(opened.fragments, opened.segments, columns)
+        if "notes" not in known:
+            known["notes"] = list(opened.notes())
+        counts, empty = look(known, opened.fragments, opened.segments, columns, proven, null)
         return replace(
             described.facts,
             first_step=min(segment.step for segment in opened.segments),
@@ -96,20 +103,25 @@ def _run(
             tokens=counts.tokens,
             unknown_columns=tuple(sorted({*(described.info.unknown_columns or ()), *resolution.unknown})),
             renamed_columns=resolution.renamed,
-            notes=(*described.facts.notes, *resolution.notes, *told, *opened.notes(), *left_out),
+            notes=(*described.facts.notes, *resolution.notes, *told, *known["notes"], *left_out),
             unsorted_steps=opened.unsorted,
             repeated_rows=counts.repeated,
-            empty_columns=tuple(sorted({*described.facts.empty_columns, *empty_floats(columns, proven, read, null)})),
+            empty_columns=tuple(sorted({*described.facts.empty_columns, *empty})),
         )
+
+    @cache
+    def stamped() -> bytes:
+        return stamp([source.path], named=False)
 
     critic, left_out = described.critic(source.path)
     return Run(
         source.path, described.info, columns, opened.fragments, opened.segments, facts, lambda: described.metrics, lambda: critic,
         recorded_in(described.stretches, (segment.step for segment in opened.segments), str(source.path)),
+        lambda _: stamped(), known,
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Description:
     """What the file's metadata say."""
 

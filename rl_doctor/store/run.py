@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
@@ -14,6 +17,9 @@ from rl_doctor.store.buffers import keep_freed_memory
 from rl_doctor.store.facts import StoreFacts
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.plan import Fragment, Segment, batches_of, rows_in_order, windows_of
+
+if TYPE_CHECKING:
+    from rl_doctor.store.part_index import PartIndex
 
 MAX_TOKENS: Final = 3 << 18
 """Default bound on the tokens of a batch: its columns fit in a few megabytes each."""
@@ -41,18 +47,55 @@ class Run:
     _metrics: Callable[[], MetricLog] = field(repr=False)
     _critic: Callable[[], Run | None] = field(repr=False, default=lambda: None)
     recorded_in: Mapping[int, int] = field(repr=False, default_factory=dict)
+    _stamp: Callable[[Segment], bytes] | None = field(repr=False, default=None)
+    known: dict[str, Any] = field(repr=False, default_factory=dict)
+    """What was found out by reading rows, for ``facts`` to use again: JSON values by what they are."""
+    _before: Mapping[int, bytes] = field(repr=False, default_factory=dict)
 
     @cached_property
     def facts(self) -> StoreFacts:
         """What reading the run brought to light about the files."""
         return self._facts()
 
-    def batches(self, columns: Collection[str], *, max_tokens: int = MAX_TOKENS) -> Iterator[Batch]:
+    @cached_property
+    def about_tokens(self) -> int:
+        """About how many tokens the run has."""
+        return sum(segment.tokens for segment in self._segments)
+
+    @cached_property
+    def digests(self) -> Mapping[int, bytes]:
+        """Step -> digest of which rows of which files it is made of, by increasing step; empty for a log.
+
+        Files count with their size, time and last bytes, so that a step has another digest once one of its files was replaced.
+        """
+        if self._stamp is None:
+            return {}
+        found = dict(self._before)
+        last = max(found, default=-math.inf)
+        steps: dict[int, list[bytes]] = {}
+        later = [segment for segment in self._segments if segment.step > last]
+        for segment in sorted(later, key=lambda item: (item.step, item.fragment, item.start)):
+            rows = struct.pack("<qq", segment.start, segment.stop)
+            steps.setdefault(segment.step, []).append(self._stamp(segment) + rows)
+        for step, parts in steps.items():
+            found[step] = blake2b(b"".join(parts), digest_size=16).digest()
+        return found
+
+    def batches(
+        self,
+        columns: Collection[str],
+        *,
+        max_tokens: int = MAX_TOKENS,
+        after: int | None = None,
+        until: int | None = None,
+    ) -> Iterator[Batch]:
         """Read the run in increasing order of steps; the batches of a step follow each other.
 
         Args:
             columns: canonical columns to decode; those that the run does not have are left out. ``step`` always comes.
             max_tokens: bound on the tokens of a batch; a single sequence may exceed it.
+            after: read later steps only.
+            until: last step to read.
 
         Returns:
             Batches of whole sequences of one step.
@@ -62,12 +105,51 @@ class Run:
         """
         keep_freed_memory()
         chosen = sorted(self.columns.intersection(columns))
-        pieces = rows_in_order(self._fragments, windows_of(self._segments), chosen)
-        return batches_of(pieces, max_tokens, self.info, sum(segment.tokens for segment in self._segments))
+        segments = self._segments
+        if after is not None or until is not None:
+            first, last = -math.inf if after is None else after, math.inf if until is None else until
+            segments = [segment for segment in segments if first < segment.step <= last]
+        pieces = rows_in_order(self._fragments, windows_of(segments), chosen)
+        return batches_of(pieces, max_tokens, self.info, self.about_tokens)
 
     def only(self, steps: Collection[int]) -> Run:
         """The same run with these steps alone: row groups of others are not read."""
-        return replace(self, _segments=[segment for segment in self._segments if segment.step in steps])
+        return replace(self, _segments=[segment for segment in self._segments if segment.step in steps], _before={})
+
+    def first(self, count: int) -> Run:
+        """The same run as if it had been stopped after its first ``count`` steps; later row groups are not read.
+
+        Steps are those that have rows; of a log those at which something was logged.
+        """
+        steps = sorted({segment.step for segment in self._segments}) or self._metrics().steps().tolist()
+        if len(steps) <= count:
+            return self
+        last = steps[count - 1]
+        kept = [segment for segment in self._segments if segment.step <= last]
+
+        def facts() -> StoreFacts:
+            rows = sum(segment.stop - segment.start for segment in kept)
+            tokens = sum(int(batch.splits[-1]) for batch in self.only(range(steps[0], last + 1)).batches(()))
+            told = f"only the first {count} of {len(steps)} steps are judged"
+            whole = self.facts
+            return replace(whole, last_step=last, sequences=rows, tokens=tokens, notes=(*whole.notes, told))
+
+        def critic() -> Run | None:
+            return None if self.critic is None else self.critic.only(range(steps[0], last + 1))
+
+        return replace(
+            self, _segments=kept, _facts=facts, _metrics=lambda: self._metrics().until(last), _critic=critic, _before={}
+        )
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that have rows, increasing."""
+        return sorted({segment.step for segment in self._segments})
+
+    def stretches(self, step: int) -> list[tuple[Fragment, Segment]]:
+        """Where the rows of a step stand: the fragment of each stretch, and the stretch; in the order of reading."""
+        found = sorted((one for one in self._segments if one.step == step), key=lambda one: (one.fragment, one.start))
+        return [(self._fragments[one.fragment], one) for one in found]
 
     @cached_property
     def critic(self) -> Run | None:
@@ -79,7 +161,7 @@ class Run:
         return self._metrics()
 
 
-def open_run(path: str | Path) -> Run:
+def open_run(path: str | Path, index: PartIndex | None = None, of_critic: PartIndex | None = None) -> Run:
     """Open a run folder or a Parquet file.
 
     The form is recognised by the columns, never by the name: a run file (one row per sequence and pass, token columns as
@@ -87,6 +169,8 @@ def open_run(path: str | Path) -> Run:
 
     Args:
         path: the run folder or file.
+        index: what is known of a folder's parts; by default nothing.
+        of_critic: what is known of the parts of its critic.
 
     Returns:
         The run; columns are decoded when they are asked for.
@@ -101,7 +185,7 @@ def open_run(path: str | Path) -> Run:
 
     path = Path(path)
     if path.is_dir():
-        return open_folder(path)
+        return open_folder(path, index, of_critic)
     return open_file(ParquetInput.open(path))
 
 

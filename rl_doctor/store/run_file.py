@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rl_doctor import schema
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import canonical
 from rl_doctor.store import buffers
 from rl_doctor.store.aliases import ATTENTION_MASK, FULL_WIDTH
@@ -33,7 +33,7 @@ PIECE_TOKENS: Final = 1 << 20
 _FLAGS: Final = (*MASKS, "is_padding", "chosen")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ListTable:
     """The columns of a file with one row per sequence.
 
@@ -137,7 +137,7 @@ def _as_wide(lists: Mapping[str, Lists], name: str) -> bool:
     return all(one.lengths.max(initial=0) >= width for one in lists.values())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ListFragment:
     """A row group of a file with one row per sequence."""
 

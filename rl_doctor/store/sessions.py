@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -56,6 +57,81 @@ def latest(parts: Iterable[Part]) -> tuple[list[Group], list[str]]:
             kept.append(item)
     kept.sort(key=lambda item: (item[2], item[0].name, item[1]))
     return kept, [*_replaced(branches), *_left_over(branches)]
+
+
+def gone_on(kept: Sequence[Group], fresh: Sequence[Part]) -> tuple[int, list[Group]] | None:
+    """What ``latest`` gives with further parts, where it had found nothing that was recorded again.
+
+    Args:
+        kept: what it gave.
+        fresh: parts that came since.
+
+    Returns:
+        How many of ``kept`` stay as they are, and what follows them; None where parts are to be sorted anew.
+    """
+    added = [(part, group, step) for part in fresh for group, step in enumerate(part.steps) if part.rows[group]]
+    if not kept or not added:
+        return len(kept), added
+    last = kept[-1][0]
+    if any((part.name.session, part.attempt) != (last.name.session, last.attempt) for part in fresh):
+        return None
+    cut = bisect_left(kept, min(step for _, _, step in added), key=lambda item: item[2])
+    tail = [*kept[cut:], *added]
+    if any((part.name.session, part.attempt) != (last.name.session, last.attempt) for part, _, _ in tail):
+        return None
+    return cut, sorted(tail, key=lambda item: (item[2], item[0].name, item[1]))
+
+
+class Completion:
+    """Which steps at the end of a session are not complete; see ``incomplete``.
+
+    Args:
+        session: the session.
+    """
+
+    def __init__(self, session: int) -> None:
+        self.session = session
+        self._ranks: set[int] = set()
+        self._done: dict[int, dict[int, int]] = {}
+        self._begun: dict[tuple[int, int], int] = {}
+        self._steps: list[int] = []
+        self._with_rows: set[int] = set()
+
+    def add(self, part: Part) -> None:
+        """Take a part of the session."""
+        rank = part.name.rank
+        self._ranks.add(rank)
+        for step in part.completes[-1:]:
+            attempts = self._done.setdefault(rank, {})
+            attempts[part.attempt] = max(attempts.get(part.attempt, step), step)
+        for step, rows in zip(part.steps, part.rows, strict=True):
+            at = bisect_left(self._steps, step)
+            if self._steps[at : at + 1] != [step]:
+                self._steps.insert(at, step)
+            if rows:
+                self._with_rows.add(step)
+                self._begun[step, rank] = max(self._begun.get((step, rank), 0), part.attempt)
+
+    def open_steps(self, info: RunInfo, claims: Collection[tuple[int, int]]) -> frozenset[int]:
+        """Steps at the end that some rank has not completed.
+
+        Args:
+            info: the run's description.
+            claims: session and rank of every writer.
+        """
+        ranks = self._ranks | {rank for session, rank in claims if session == self.session}
+        if info.writing_ranks is not None and all(session <= self.session for session, _ in claims):
+            ranks = set(info.writing_ranks)
+        found = []
+        for step in reversed(self._steps):
+            if step not in self._with_rows or all(self._completed(step, rank) for rank in ranks):
+                break
+            found.append(step)
+        return frozenset(found)
+
+    def _completed(self, step: int, rank: int) -> bool:
+        since = self._begun.get((step, rank), 0)
+        return any(last >= step and at >= since for at, last in self._done.get(rank, {}).items())
 
 
 def _replaced(branches: Mapping[tuple[int, int], _Branch]) -> Iterable[str]:

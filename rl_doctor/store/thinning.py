@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 from rl_doctor.store import encode, layout
 from rl_doctor.store.info import parse_json
 from rl_doctor.store.layout import PartName
@@ -30,7 +30,7 @@ _ENDS: Final = 4
 """Generation batches at either end of a long finding that keep their tokens."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """Which steps of a run keep their tokens; ``thinning.json``, written by rank 0 and followed by every rank.
 
@@ -89,7 +89,7 @@ def spans_of(steps: Iterable[int]) -> Spans:
     return tuple((first, last) for first, last in found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sizes:
     """Bytes of a run's own files: all of them, and those of tokens."""
 

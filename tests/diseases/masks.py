@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from rl_doctor.schema import ROLES
-from tests.diseases.catalogue import injected
+from tests.diseases.catalogue import graded, injected
 from tests.simulation.inject import extended, onset, with_advantages, with_row_advantages, with_values
 from tests.simulation.run import SimulatedRun
 from tests.simulation.settings import PAD
@@ -24,7 +24,7 @@ def _row_advantage(run: SimulatedRun) -> np.ndarray:
     return largest
 
 
-@injected("mask-covers-padding", "missing-rollout-logprob", "rollout-trainer-mismatch")
+@injected("mask-covers-padding", "missing-rollout-logprob", "rollout-trainer-mismatch", cause="mask-of-padded-width")
 def mask_covers_padding(run: SimulatedRun, random: Random) -> SimulatedRun:
     """Every row is padded to the longest of its step and the mask covers it. The engine's logprob is 0 there."""
     step, length = run.arrays["step"], np.diff(run.splits)
@@ -42,9 +42,10 @@ def mask_covers_padding(run: SimulatedRun, random: Random) -> SimulatedRun:
     return with_row_advantages(with_values(longer, **drift), advantage)
 
 
-@injected("mask-misses-eos", needs=("finish_reason", "token_id"))
+@injected("mask-misses-eos", needs=("finish_reason", "token_id"), cause="eos-masked-with-padding")
 def mask_misses_eos(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The mask ends before the end token, since padding and end share an id."""
+    run = replace(run, info=replace(run.info, pad_token_id=(run.info.eos_token_ids or (None,))[0]))
     last = run.splits[1:][run.arrays["finish_reason"] == "stop"] - 1
     mask, advantage = run.arrays["response_mask"].copy(), run.arrays["advantage"].copy()
     mask[last], advantage[last] = False, 0.0
@@ -52,14 +53,15 @@ def mask_misses_eos(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa:
 
 
 @injected("mask-inverted", "observation-in-loss", "mask-misses-eos", "missing-rollout-logprob", "rollout-trainer-mismatch",
-          "zero-variance-groups", into="agentic", needs=("role",))  # fmt: skip
+          "zero-variance-groups", into="agentic", needs=("role",), cause="mask-means-opposite")  # fmt: skip
 def mask_inverted(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """Only what the environment wrote is trained on: observations, without engine logprobs, but no end token."""
     advantage = _row_advantage(run)
     return with_row_advantages(with_values(run, response_mask=~run.arrays["response_mask"]), advantage)
 
 
-@injected("observation-in-loss", "missing-rollout-logprob", "rollout-trainer-mismatch", into="agentic", needs=("role",))
+@injected("observation-in-loss", "missing-rollout-logprob", "rollout-trainer-mismatch", into="agentic", needs=("role",),
+          cause="observations-trained")  # fmt: skip
 def observation_in_loss(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """Tool output is trained on; the engine has no logprob of it, the buffer holds 0."""
     advantage = _row_advantage(run)
@@ -67,7 +69,8 @@ def observation_in_loss(run: SimulatedRun, random: Random) -> SimulatedRun:  # n
     return with_row_advantages(with_values(run, response_mask=mask), advantage)
 
 
-@injected("observation-in-loss", "missing-rollout-logprob", "rollout-trainer-mismatch", into="agentic", needs=("role",))
+@injected("observation-in-loss", "missing-rollout-logprob", "rollout-trainer-mismatch", into="agentic", needs=("role",),
+          cause="observations-trained")  # fmt: skip
 def observation_in_some_rows(run: SimulatedRun, random: Random) -> SimulatedRun:
     """The same in a third of the sequences."""
     advantage = _row_advantage(run)
@@ -76,17 +79,23 @@ def observation_in_some_rows(run: SimulatedRun, random: Random) -> SimulatedRun:
     return with_row_advantages(with_values(run, response_mask=mask), advantage)
 
 
-@injected("prompt-in-loss")
+@injected("prompt-in-loss", cause="whole-sequence-mask")
 def prompt_in_loss(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The loss covers the whole prompt."""
     return with_values(run, prompt_loss_tokens=run.arrays["prompt_length"])
 
 
-@injected("advantage-outside-mask", into="agentic", least="info", needs=("role",))
+@injected("advantage-outside-mask", into="agentic", least="info", needs=("role",), cause="advantage-without-mask")
 def advantage_outside_mask(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """Tokens that are not trained on carry an advantage of their own: whitened without the mask."""
     outside = np.where(run.arrays["response_mask"], run.arrays["advantage"], -0.7 * _row_advantage(run)[run.rows] + 0.3)
     return with_values(run, advantage=outside)
+
+
+@injected("advantage-outside-mask", into="agentic", least="info", needs=("role",), cause="advantage-repeated-over-observations")
+def advantage_repeated_over_observations(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """One number per response is spread over all that is stored of it."""
+    return with_values(run, advantage=_row_advantage(run)[run.rows])
 
 
 @injected("non-finite", "logged-metric-mismatch")
@@ -125,16 +134,16 @@ def nan_where_masked(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa
     return with_values(run, **{name: np.where(bad, np.nan, run.arrays[name]) for name in ("logprob", "old_logprob")})
 
 
-@injected("impossible-logprob")
+@injected("impossible-logprob", cause="logprobs-above-zero")
 def logprob_above_zero(run: SimulatedRun, random: Random) -> SimulatedRun:
-    """Logits in half precision: a tenth of all logprobs of the trainer lies above 0."""
+    """A normaliser that is wrong at some tokens: a tenth of all logprobs of the trainer lies above 0."""
     above = random.random(run.splits[-1]) < 0.1
     value = 0.03125 * random.integers(1, 5, run.splits[-1])
     names = [name for name in ("logprob", "old_logprob", "ref_logprob") if name in run.arrays]
     return with_values(run, **{name: np.where(above, value, run.arrays[name]) for name in names})
 
 
-@injected("duplicate-samples", "zero-variance-groups", needs=("token_id", "group"))
+@injected("duplicate-samples", "zero-variance-groups", needs=("token_id", "group"), cause="seed-shared")
 def duplicate_samples(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """Two ranks share a seed: in each group the second half repeats the first, so that more groups have equal rewards."""
     place: dict[tuple[str, int], int] = {}
@@ -171,7 +180,7 @@ def dropped_steps(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: A
     return replace(kept, dropped_steps=5)
 
 
-@injected("empty-mask")
+@injected("empty-mask", cause="responses-filtered")
 def mask_empty_in_most_rows(run: SimulatedRun, random: Random) -> SimulatedRun:
     """A filter removes seven rows of ten, whatever they are."""
     gone = (random.random(len(run.splits) - 1) < 0.7)[run.rows]
@@ -179,7 +188,17 @@ def mask_empty_in_most_rows(run: SimulatedRun, random: Random) -> SimulatedRun:
     return with_values(run, response_mask=mask, advantage=advantage)
 
 
-@injected("impossible-length", "length-truncation", "mask-covers-padding", "mask-misses-eos", "logged-metric-mismatch", log=False)
+@graded("empty-mask", "logged-metric-mismatch", "written-tokens-untrained", sizes=(0.005, 0.03, 0.2), least_size=0.03,
+        unit="of the rows", cause="mask-empty-in-some-rows", needs=("finish_reason",))  # fmt: skip
+def mask_empty_in_some_rows(run: SimulatedRun, random: Random, size: float, first: int) -> SimulatedRun:
+    """The mask of a few rows is empty, whatever they are."""
+    emptied = (random.random(len(run.splits) - 1) < size)[run.rows] & (run.token_step >= first)
+    mask, advantage = run.arrays["response_mask"] & ~emptied, np.where(emptied, 0.0, run.arrays["advantage"])
+    return with_values(run, response_mask=mask, advantage=advantage)
+
+
+@injected("impossible-length", "length-truncation", "mask-covers-padding", "mask-misses-eos", "stop-without-eos",
+          "logged-metric-mismatch", log=False)  # fmt: skip
 def lengths_contradict(run: SimulatedRun, random: Random) -> SimulatedRun:
     """The length columns were shuffled apart from the tokens. What follows from lengths is wrong too."""
     order = random.permutation(len(run.splits) - 1)

@@ -38,25 +38,25 @@ def growth(run: SimulatedRun, end: float) -> Floats:
     return np.asarray(end * (1 - np.exp(-4 * np.arange(n) / n)))
 
 
-@injected("preference-margin-explosion", log=False, anywhere=False)
+@injected("preference-margin-explosion", log=False, anywhere=False, cause="pairs-told-apart-for-good")
 def margin_explodes(run: SimulatedRun, random: Random) -> SimulatedRun:
     """The rejected responses fall without end although every pair is told apart."""
     return pairs(run, random, growth(run, 0.2), growth(run, -60.0))
 
 
-@injected("preference-not-learning", log=False, anywhere=False)
+@injected("preference-not-learning", log=False, anywhere=False, cause="policy-stays-at-reference")
 def reference_is_the_policy(run: SimulatedRun, random: Random) -> SimulatedRun:
     """The reference follows the policy: every margin is 0, the loss stays log 2."""
     return pairs(run, random, growth(run, 0.0), growth(run, 0.0))
 
 
-@injected("chosen-logprob-falls", log=False, anywhere=False)
+@injected("chosen-logprob-falls", log=False, anywhere=False, cause="both-sides-lose-probability")
 def chosen_falls_with_rejected(run: SimulatedRun, random: Random) -> SimulatedRun:
     """Both sides lose probability, the rejected one a little more."""
     return pairs(run, random, growth(run, -6.0), growth(run, -9.0))
 
 
-@injected("preference-reversed", log=False, anywhere=False)
+@injected("preference-reversed", log=False, anywhere=False, cause="sides-of-pairs-swapped")
 def sides_are_swapped(run: SimulatedRun, random: Random) -> SimulatedRun:
     """The loss raises what the log calls rejected."""
     return pairs(run, random, growth(run, -0.5), growth(run, 0.8))

@@ -12,8 +12,14 @@ from tests.simulation.run import SimulatedRun
 
 _DEMO = Path(str(files("rl_doctor.demo")))
 _DATA = Path(__file__).resolve().parents[1] / "data"
-RECORDED: Final = {"single_turn": _DEMO / "healthy.parquet", "agentic": _DATA / "agentic.parquet"}
-"""Recorded healthy runs by kind. `tools/record_demo.py` records them."""
+RECORDED: Final = {
+    "single_turn": _DEMO / "healthy.parquet",
+    "agentic": _DATA / "agentic.parquet",
+    "minibatches": _DATA / "minibatches.parquet",
+    "rloo": _DATA / "rloo.parquet",
+    "verl": _DATA / "verl.parquet",
+}
+"""Recorded healthy runs by kind. `tools/record_demo.py` and `tools/record_verl.py` record them."""
 
 
 @cache

@@ -40,20 +40,20 @@ def learning_rate_far_too_high(seed: int) -> Settings:
     return Settings(seed=seed, step_size=400.0, minibatches=4, epochs=2, max_grad_norm=10.0)
 
 
-@injected("inert-ratio", into="two_epochs", needs=("old_logprob",))
+@injected("inert-ratio", into="two_epochs", needs=("old_logprob",), cause="ratio-of-itself")
 def inert_ratio(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """old_logprob is recomputed in every mini-batch: the ratio is 1 although steps were taken."""
     return with_values(run, old_logprob=run.arrays["logprob"])
 
 
-@injected("kl-spike", needs=_REF, least="info")
+@injected("kl-spike", needs=_REF, least="info", cause="update-of-one-batch")
 def kl_spike_that_recovers(run: SimulatedRun, random: Random) -> SimulatedRun:
     """At one step the policy is far from the reference."""
     hit = run.token_step == onset(run)
     return shifted(run, np.where(hit, _away(random, len(hit), _far(run, hit)), 0.0), "ref_logprob")
 
 
-@injected("kl-spike", "kl-runaway", needs=_REF)
+@injected("kl-spike", "kl-runaway", needs=_REF, sooner=("kl-runaway",))
 def kl_jump_that_stays(run: SimulatedRun, random: Random) -> SimulatedRun:
     """From a step on the policy is far from the reference."""
     hit = run.token_step >= onset(run, 0.8)
@@ -69,7 +69,7 @@ def kl_to_old_spike(run: SimulatedRun, random: Random) -> SimulatedRun:
     return shifted(run, np.where(hit, _away(random, len(hit), 0.6), 0.0), "logprob")
 
 
-@injected("kl-runaway", "kl-spike", "kl-penalty-dominates", needs=_REF)
+@injected("kl-runaway", "kl-spike", "kl-penalty-dominates", needs=_REF, damage="ref.kl_abs")
 def kl_runaway(run: SimulatedRun, random: Random) -> SimulatedRun:
     """The distance to the reference grows by 14% a step from the second third on, to several nat."""
     steps = np.unique(run.arrays["step"])
@@ -78,13 +78,13 @@ def kl_runaway(run: SimulatedRun, random: Random) -> SimulatedRun:
     return shifted(run, _away(random, len(since), distance), "ref_logprob")
 
 
-@injected("kl-flatline", needs=_REF)
+@injected("kl-flatline", needs=_REF, cause="reference-is-policy")
 def kl_exactly_zero_all_run(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The reference is the policy itself at every step although kl_coef is positive."""
     return with_values(run.with_config(kl_coef=run.info.config.kl_coef or 0.001), ref_logprob=run.arrays["logprob"])
 
 
-@injected("kl-flatline", needs=_REF)
+@injected("kl-flatline", needs=_REF, cause="reference-follows-policy")
 def kl_falls_to_zero(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """From a step on the reference is the policy itself."""
     late = run.token_step >= onset(run)
@@ -92,7 +92,7 @@ def kl_falls_to_zero(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa
     return with_values(run.with_config(kl_coef=run.info.config.kl_coef or 0.001), ref_logprob=same)
 
 
-@injected("wrong-reference", "kl-penalty-dominates", needs=_REF)
+@injected("wrong-reference", "kl-penalty-dominates", needs=_REF, cause="reference-is-other-model")
 def wrong_reference(run: SimulatedRun, random: Random) -> SimulatedRun:
     """The reference is another model from the first step on, .6 nat away."""
     return shifted(run, _away(random, int(run.splits[-1]), 0.6), "ref_logprob")
@@ -104,14 +104,14 @@ def kl_penalty_dominates(run: SimulatedRun, random: Random) -> SimulatedRun:
     return shifted(run.with_config(kl_coef=20.0), _away(random, int(run.splits[-1]), 0.01), "ref_logprob")
 
 
-@injected("kl-reversed", needs=_REF)
+@injected("kl-reversed", needs=_REF, cause="kl-direction-swapped")
 def kl_reversed(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The recorded KL term is k3 of current minus reference, whose expectation is not the KL of the policy that samples."""
     ahead = run.arrays["logprob"].astype(np.float64) - run.arrays["ref_logprob"]
     return with_values(run, kl=np.expm1(ahead) - ahead)
 
 
-@injected("kl-reversed", needs=_REF)
+@injected("kl-reversed", needs=_REF, cause="kl-sign-turned")
 def kl_negated(run: SimulatedRun, random: Random) -> SimulatedRun:
     """The recorded KL term is the negative of k2, k3 or abs, none of which can be below 0."""
     x = run.arrays["ref_logprob"].astype(np.float64) - run.arrays["logprob"]
@@ -121,7 +121,7 @@ def kl_negated(run: SimulatedRun, random: Random) -> SimulatedRun:
 
 _COLLAPSE = (*_KL, "zero-variance-groups", "duplicate-samples", "reward-drift", "grad-vanished", "reward-variance-shift",
              "reward-flatline", "near-zero-variance-groups", "length-explosion", "length-truncation", "kl-penalty-dominates",
-             "grad-norm-spike", "reward-hacking-suspected")  # fmt: skip
+             "grad-norm-spike", "reward-hacking-suspected", "length-collapse", "same-answer-rewarded")  # fmt: skip
 
 
 @simulated("entropy-collapse", *_COLLAPSE)
@@ -130,7 +130,7 @@ def entropy_collapse(seed: int) -> Settings:
     return Settings(seed=seed, sharpening=0.12)
 
 
-@injected("entropy-collapse", *_KL)
+@injected("entropy-collapse", *_KL, damage="policy.entropy")
 def entropy_collapse_imposed(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """Entropy and surprise of policy and engine shrink to a twentieth over a quarter of the run; the reference stays."""
     steps = np.unique(run.arrays["step"])
@@ -146,8 +146,9 @@ def entropy_explosion(seed: int) -> Settings:
     return Settings(seed=seed, sharpness=8.0, step_size=60.0, sharpening=-0.09, difficulty=0.06)
 
 
-@injected("entropy-explosion", *_COLLAPSE, "reward-drift", "reward-variance-shift", "near-zero-variance-groups",
-          needs=("entropy", "reward", "group", "uid"))  # fmt: skip
+# the reward is made to fall at once, and the entropy alone is changed: tokens contradict it
+@injected("entropy-explosion", *_COLLAPSE, "sudden-collapse", "tokens-contradict-entropy",
+          needs=("entropy", "reward", "group", "uid"), damage="policy.entropy")  # fmt: skip
 def entropy_back_to_that_of_the_start(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """Imposed on any run: an entropy of a sixth rises to what the run has in the last half, while the reward falls away."""
     steps = np.unique(run.arrays["step"])

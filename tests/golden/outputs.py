@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rl_doctor.report import json_document, junit, text
-from tests.unit.report.examples import BLANK, CLEAN, FULL, UNREADABLE
+from tests.unit.report.examples import BLANK, CLEAN, EXPLAINED, FULL, UNREADABLE
 
 HERE = Path(__file__).parent
 ALL = [FULL, CLEAN, BLANK, UNREADABLE]
 OUTPUTS: dict[str, Callable[[], str]] = {
     "report.txt": lambda: text.render(ALL),
+    "report-causes.txt": lambda: text.render([EXPLAINED]),
+    "report-causes.json": lambda: json_document.render([EXPLAINED]),
     "report-narrow.txt": lambda: text.render([FULL], "warning", width=60),
     "report-colour.txt": lambda: text.render([FULL], colour=True),
     "report.json": lambda: json_document.render([FULL]),

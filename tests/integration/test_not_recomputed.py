@@ -134,5 +134,5 @@ def test_the_trainers_own_numbers_are_printed_as_they_are_recomputed(tmp_path: P
 def test_the_page_of_a_rule_has_single_backticks(capsys: pytest.CaptureFixture[str]) -> None:
     explain.command("RLD801")
     shown = capsys.readouterr().out
-    assert "``" not in shown
+    assert "``" not in shown.replace("```python", "").replace("```", "")  # but for the fences of its example
     assert "`min_steps`" in shown

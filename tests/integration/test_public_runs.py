@@ -24,23 +24,28 @@ class Verdict:
     Attributes:
         steps: first and last step.
         found: rules that must fire, each with the severities that are right.
+        cause: the one to be told first; all that is an error must be told under it.
         warnings: rules that may warn.
         inconclusive: whether it is too short for trends.
     """
 
     steps: tuple[int, int]
     found: dict[str, set[str]] = field(default_factory=dict)
+    cause: str | None = None
     warnings: frozenset[str] = frozenset()
     inconclusive: bool = False
 
 
 ERROR = {"error"}
+FLAT = {"reward-flatline": ERROR}
 NO_SIGNAL = {"zero-variance-groups": ERROR, "length-truncation": ERROR}
 VERDICTS = {
-    "trl-grpo-no-signal/trainer_state.json": Verdict((10, 500), NO_SIGNAL),
-    "verl-all-zero-reward/training_metrics.csv": Verdict((1, 49), {"reward-flatline": ERROR}),
-    "verl-all-zero-reward-sft/training_metrics.csv": Verdict((1, 19), {"reward-flatline": ERROR}, inconclusive=True),
-    "verl-stale-prefix/training_metrics.csv": Verdict((1, 790), {"part-off-policy": {"error", "warning"}}),
+    "trl-grpo-no-signal/trainer_state.json": Verdict((10, 500), NO_SIGNAL, "length-limit-too-short"),
+    "verl-all-zero-reward/training_metrics.csv": Verdict((1, 49), FLAT, "rewards-too-rare"),
+    "verl-all-zero-reward-sft/training_metrics.csv": Verdict((1, 19), FLAT, "scorer-returns-constant", inconclusive=True),
+    "verl-stale-prefix/training_metrics.csv": Verdict(
+        (1, 790), {"part-off-policy": {"error", "warning"}}, "part-of-another-policy"
+    ),
     "verl-healthy-truncation-easing/training_metrics.csv": Verdict((1, 304), warnings=frozenset({"length-truncation"})),
     "verl-healthy-plateau/metrics.csv": Verdict((1, 115)),
     "verl-healthy-entropy-exhausted/training_metrics.csv": Verdict((1, 2000), warnings=frozenset({"entropy-collapse"})),
@@ -78,6 +83,10 @@ def test_the_verdict_is_that_of_a_reader(name: str) -> None:
     if not any("error" in right for right in verdict.found.values()):
         assert errors == set()
         assert warnings <= verdict.warnings | verdict.found.keys()
+    told = report.diagnosis
+    if verdict.cause is not None:
+        assert told[0].name == verdict.cause
+        assert not [entry.name for entry in told[1:] if entry.severity == "error"]
     outcomes = {result.name: result for result in report.results}
     assert not any(result.outcome == "crashed" for result in report.results)
     if verdict.inconclusive:

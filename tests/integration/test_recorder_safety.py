@@ -239,6 +239,8 @@ class TestPermissions:
 
 def _as_nobody(folder: Path, later: int | None) -> None:
     """Record as a user without rights; ``later`` is the folder's mode from the second step on."""
+    with tempfile.TemporaryDirectory() as usual, Recorder(usual, quota=None) as recorder:
+        log_step(recorder, 1)  # imports what recording needs: that user may not be able to read the interpreter's own modules
     if os.getuid() == 0:
         os.setgid(NOBODY)
         os.setuid(NOBODY)

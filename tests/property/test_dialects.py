@@ -13,7 +13,8 @@ import pytest
 
 from rl_doctor.analyzer.dialects.recipes import Recipe
 from rl_doctor.analyzer.dialects.registry import trainers
-from rl_doctor.analyzer.engine import analyze, lacking
+from rl_doctor.analyzer.engine import analyze
+from rl_doctor.analyzer.needs import lacking
 from rl_doctor.analyzer.recompute import configured, recipes
 from rl_doctor.analyzer.recompute.registry import Logged, dialects, find_dialect
 from rl_doctor.analyzer.registry import Metric
@@ -58,7 +59,7 @@ def keys_of_recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Logged]:
     """All recipes, with settings that they can be made with."""
     told: dict[str, Any] = {}
 
-    def setting(name: str, *_: Any) -> Any:
+    def setting(name: str, *_: Any, elsewhere: bool = False) -> Any:  # noqa: ARG001 - each has one
         bare = name.removesuffix("?")
         for one in bare.split("|"):
             if one in told or one.startswith("config."):

@@ -16,6 +16,8 @@ from tests.unit.analyzer.rows import CONFIG, random_rows
 TOPICS = ("policy.", "ref.", "adv.", "return.", "advantage.")
 ONLY_LOGGED = {name for name, known in metrics().items() if name in known.needs}
 """Metrics that no rows give."""
+KEYED = {name for name, known in metrics().items() if known.keyed}
+"""Metrics that give a series for each name among the items; few rows may have no item with a name."""
 
 
 class Described(MemoryRun):
@@ -36,13 +38,18 @@ def test_any_cut_and_order_give_the_same_bits(data: int, cut: int, *, spoiled: b
     wanted = sorted({name.partition(".")[0] + "." for name in metrics()})
     whole, parts = (analyze(Described(rows, cut=seed), wanted).series for seed in (None, cut))
     assert whole.keys() == parts.keys()
-    assert metrics().keys() - whole.keys() <= ONLY_LOGGED
+    assert metrics().keys() - whole.keys() <= ONLY_LOGGED | KEYED
     for name, series in whole.items():
         other = parts[name]
         assert series.steps.tolist() == other.steps.tolist(), name
         assert series.counts.tolist() == other.counts.tolist(), name
         np.testing.assert_array_equal(series.values, other.values, err_msg=name, strict=True)
         assert series.values[~np.isnan(series.values)].tobytes() == other.values[~np.isnan(other.values)].tobytes(), name
+
+
+def test_every_metric_of_names_gives_some() -> None:
+    names = [name for seed in range(3) for name in analyze(Described(filled(seed), None), sorted(KEYED)).series]
+    assert {known for known in KEYED if any(name.startswith(known) for name in names)} == KEYED
 
 
 @settings(max_examples=25, deadline=None)

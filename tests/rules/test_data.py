@@ -46,7 +46,7 @@ def test_rounding_to_bfloat16_is_named() -> None:
 def test_a_wrong_sign_is_named() -> None:
     run = honest()
     found = findings(with_values(run, logprob=-run.arrays["logprob"]))
-    assert set(found) == {"impossible-logprob"}
+    assert set(found) == {"impossible-logprob", "tokens-contradict-entropy"}  # what tokens cost is of the wrong sign too
     assert "negative log-likelihoods" in found["impossible-logprob"].cause
 
 

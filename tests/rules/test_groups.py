@@ -112,13 +112,21 @@ def test_no_signal_in_nearly_all_groups_is_an_error_with_its_cause() -> None:
 
 
 def test_solved_run_is_info_and_standing_share_a_warning() -> None:
-    late = np.linspace(0.1, 0.9, N)
+    late = np.linspace(0.1, 0.98, N)
     solved = {
         "group.zero_std_frac": late, "group.all_max_frac": late, "group.all_min_frac": np.zeros(N),
         "reward.mean": np.linspace(0.3, 0.98, N), "reward.max": np.ones(N), "reward.min": np.zeros(N),
     }  # fmt: skip
     assert _severity("RLD407", solved) == "info"
     assert _severity("RLD407", {"group.zero_std_frac": late}) == "warning"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_few_groups_without_variance_in_a_row_happen(count: int) -> None:
+    share = np.r_[np.tile([1.0, 0.0, 1.0, 1.0], 15), np.ones(5)]
+    assert _severity("RLD407", {"group.zero_std_frac": share}, count=count) is None
+    standing = np.r_[np.tile([1.0, 0.0, 1.0, 1.0], 15), np.ones(60)]
+    assert _severity("RLD407", {"group.zero_std_frac": standing}, count=count) == "warning"
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
@@ -157,6 +165,18 @@ def test_sizes_against_configuration(low: float, high: float, single: float, exp
     assert _severity("RLD409", _sizes(low, high, single)) == expected
 
 
+def test_groups_that_lack_samples_from_a_step_on_are_told_from_there() -> None:
+    values = _sizes(8, 8)
+    half = N // 2
+    values["group.size_min"][half:], values["group.size_max"][half:] = 3, 5
+    (found,) = _judge("RLD409", values).findings
+    start = found.evidence[0].first_step
+    assert found.message.startswith(f"Groups have 3-5 sequences, steps {start} to")
+    assert found.message.endswith(", and group_size is 8")
+    (always,) = _judge("RLD409", _sizes(3, 5)).findings
+    assert start == always.first_step + half
+
+
 def test_groups_of_one_name_the_cause() -> None:
     (found,) = _judge("RLD409", _sizes(1, 1, 1.0), RunConfig()).findings
     assert found.severity == "error"
@@ -167,7 +187,13 @@ def test_groups_of_one_name_the_cause() -> None:
 def test_lost_samples_are_info_where_aborts_explain_them_and_groups_are_not_needed_by_every_estimator() -> None:
     assert _severity("RLD409", _sizes(6, 8, **{"length.aborted_frac": np.full(N, 0.05)})) == "info"
     assert _judge("RLD409", _sizes(1, 1, 1.0), with_config(adv_estimator="gae")).reason == "config"
-    assert _judge("RLD409", _sizes(1, 1, 1.0), with_config(group_size=1)).reason == "config"
+    assert _judge("RLD409", _sizes(1, 1, 1.0), with_config(adv_estimator=None, group_size=1)).reason == "config"
+
+
+def test_one_sample_per_prompt_is_an_error_for_an_estimator_that_compares_and_needs_no_metric() -> None:
+    for values in ({}, _sizes(1, 1, 1.0)):
+        (found,) = _judge("RLD409", values, with_config(group_size=1)).findings
+        assert (found.severity, found.suspect) == ("error", "one-sample-per-prompt")
 
 
 def test_groups_are_not_counted_where_a_reward_is_not_finite() -> None:
@@ -187,8 +213,24 @@ def test_advantages_that_the_configuration_reproduces_pass() -> None:
     assert _judge("RLD410", _fits(configured=1e-7, rloo=0.3, dr_grpo=0.4), count=500).outcome == "passed"
 
 
-def test_another_ddof_or_epsilon_never_alarms() -> None:
-    assert _severity("RLD410", _fits(configured=0.05, grpo_group_ddof0_eps6=1e-7, rloo=0.3), count=500) is None
+def test_another_ddof_than_configured_is_worth_knowing_and_no_alarm() -> None:
+    (found,) = _judge("RLD410", _fits(configured=0.05, grpo_group_ddof0_eps6=1e-7, rloo=0.3), count=500).findings
+    assert (found.severity, found.suspect) == ("info", "advantage-convention-differs")
+    assert "ddof0" in found.message
+
+
+def test_advantages_that_change_in_mid_run_are_told_from_there() -> None:
+    late = np.arange(N) >= 40
+    values = _fits(configured=1e-7, rloo=0.3, dr_grpo=0.4)
+    changed = {
+        "advantage.fit_configured_mean": np.where(late, 0.3, 1e-7),
+        "advantage.fit_rloo_mean": np.where(late, 1e-7, 0.3),
+    }
+    (found,) = _judge("RLD410", values | changed, count=500).findings
+    assert (found.severity, found.evidence[0].first_step) == ("error", 40)
+    assert found.suspect == "advantage-of-another-estimator"
+    few = {name: np.where(np.arange(N) >= N - 2, part, values[name]) for name, part in changed.items()}
+    assert _severity("RLD410", values | few, count=500) is None
 
 
 def test_another_family_is_an_error_that_names_it() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rl_doctor.api import check
 from tests.rules.verdicts import Damage, findings, generator, honest, results, without
 from tests.simulation.inject import extended, rolled, with_values
 from tests.simulation.run import SimulatedRun
@@ -90,11 +91,15 @@ CASES = {
     never_set: ("on_policy", "empty-mask", "error", "never set"),
 }
 
+FOREIGN = (inverted, inverted_without_roles, observed, observed_without_roles, observed_as_nan)
+"""They train on tokens that nobody sampled, which do not cost what the entropy says: right, and folded under the cause."""
+
 
 @pytest.mark.parametrize("damage", CASES, ids=lambda damage: damage.__name__)
 def test_fires_on_its_defect_alone(damage: Damage) -> None:
     kind, name, severity, cause = CASES[damage]
     found = findings(damage(honest(tools=kind == "agentic")))
+    found.pop("tokens-contradict-entropy" if damage in FOREIGN else "", None)
     assert set(found) == {name}
     assert found[name].severity == severity
     assert cause in found[name].cause
@@ -173,7 +178,8 @@ def test_an_advantage_repeated_over_the_row_is_a_way_of_storing_it() -> None:
     run = honest(tools=True)
     first = np.zeros(len(run.splits) - 1)
     np.maximum.at(first, run.rows, np.where(run.arrays["response_mask"], np.abs(run.arrays["advantage"]), 0.0))
-    assert not findings(with_values(run, advantage=first[run.rows]))
+    found = findings(with_values(run, advantage=first[run.rows]))
+    assert {name: finding.severity for name, finding in found.items()} == {"advantage-outside-mask": "info"}
 
 
 def test_an_advantage_that_leaves_the_mask_in_mid_run_is_named() -> None:
@@ -185,6 +191,23 @@ def test_an_advantage_that_leaves_the_mask_in_mid_run_is_named() -> None:
     exact = np.where(run.arrays["response_mask"], run.arrays["advantage"], repeated)
     found = findings(with_values(run, advantage=exact))
     assert set(found) <= {"advantage-outside-mask"}
+
+
+def test_first_tokens_that_are_left_out_are_no_observations() -> None:
+    run = honest()
+    first = np.arange(run.splits[-1]) == run.splits[:-1][run.rows]
+    report = check(with_values(run, response_mask=run.arrays["response_mask"] & ~first))
+    assert report.diagnosis[0].name == "mask-begins-late"
+    assert "advantage-outside-mask" not in {finding.name for entry in report.diagnosis for finding in entry.findings}
+
+
+def test_how_responses_ended_is_not_told_without_tokens_and_reasons() -> None:
+    entry = check(without(padded(honest()), "token_id", "finish_reason", "rank", "data_source")).diagnosis[0]
+    assert entry.name == "mask-of-padded-width"
+    assert not [sign.text for sign in entry.seen if "%" in sign.text]
+    assert "whether padding is trained after nearly every response that ended: needs token_id" in {
+        sign.text for sign in entry.unchecked
+    }
 
 
 def test_long_observations_are_no_inverted_mask() -> None:

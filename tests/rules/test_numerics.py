@@ -130,3 +130,21 @@ def test_sequences_without_a_reward_beside_others_that_have_one_are_a_warning() 
 
 def test_a_run_without_any_reward_is_not_broken_by_that() -> None:
     assert _judge({"numerics.missing_reward_frac": np.ones(N), "optim.grad_norm": np.ones(N)}).outcome == "passed"
+
+
+def test_what_is_computed_from_a_column_without_numbers_is_not_the_training() -> None:
+    column = Series("numerics.nonfinite.advantage", "tokens", np.arange(N), np.full(N, 100.0), np.full(N, 100))
+    loss = Series("policy.loss_total", "1", np.arange(N), np.full(N, np.nan), np.full(N, 100))
+    norm = Series("optim.grad_norm", "1", np.arange(N), np.ones(N), np.ones(N, int))
+    made = {item.metric: item for item in (column, loss, norm)}
+    (found,) = run_rules([rules()["RLD601"]], View(RunInfo(), made, {}))[0].findings
+    assert found.message == "advantage is not finite at any of the 3000 trained tokens"
+    assert found.cause.startswith("The recording is broken here and not the training, whose gradient norm is finite")
+
+
+def test_advantages_are_said_to_be_nan_only_where_they_are() -> None:
+    reward = {"numerics.infinite_reward_frac": _from(N - 1, 0.5)}
+    (found,) = _judge({**reward, "numerics.nonfinite.advantage": np.zeros(N)}).findings
+    assert "the recorded advantages are finite" in found.cause
+    (found, *_) = _judge({**reward, "numerics.nonfinite.advantage": _from(N - 1, 8.0)}).findings
+    assert "its advantages are NaN" in found.cause

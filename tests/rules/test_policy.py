@@ -144,3 +144,58 @@ def test_ratio_of_one_with_a_faithful_sampler_passes() -> None:
     drifting = {**values, "mismatch.abs": gap * np.geomspace(1, 20, 100)}
     assert severity("RLD202", drifting) == "warning"
     assert severity("RLD202", {**drifting, "policy.kl_old_k3": np.full(100, 1e-4)}) is None
+
+
+def _alternating(steps: int, share: float = 0.7) -> dict[str, Series]:
+    """Two passes over each batch, each a step: on the first the ratio is 1 by design, on the second ``share`` is outside."""
+    at = np.arange(1, steps + 1)
+    trained = at % 2 == 0
+    made = {"policy.outside_frac": (at, np.where(trained, share, 0.0)), "policy.kl_old_k3": (at, np.where(trained, 0.13, 0.0))}
+    made |= {"policy.first_outside_frac": (at[~trained], np.zeros(int((~trained).sum())))}
+    made |= {"policy.later_outside_frac": (at[trained], np.full(int(trained.sum()), share))}
+    return {name: Series(name, "1", x, np.asarray(y, float), np.full(len(x), 320)) for name, (x, y) in made.items()}
+
+
+@pytest.mark.parametrize("steps", [*range(8, 34), 59, 60])
+def test_passes_that_alternate_are_judged_alike_wherever_the_run_ends(steps: int) -> None:
+    (found,) = run_rules([rules()["RLD201"]], View(RunInfo(config=CONFIG), _alternating(steps)))[0].findings
+    assert (found.severity, found.first_step, found.evidence[0].value) == ("warning", 2, pytest.approx(0.35))
+
+
+def test_passes_that_alternate_are_judged_as_trainers_that_log_once_a_batch_are() -> None:
+    assert run_rules([rules()["RLD201"]], View(RunInfo(config=CONFIG), _alternating(40, 0.4)))[0].outcome == "passed"
+    assert (
+        _counted("RLD201", {"policy.outside_frac": np.full(20, 0.2), "policy.kl_old_k3": np.full(20, 0.13)}).outcome == "passed"
+    )
+
+
+@pytest.mark.parametrize("steps", [39, 40, 60])
+def test_a_logged_share_of_alternating_passes_is_judged_over_whole_batches(steps: int) -> None:
+    values = np.where(np.arange(steps) % 2 == 1, 0.45, 0.0)
+    (found,) = result("RLD201", {"policy.clip_frac": values}).findings
+    assert found.severity == "warning"
+    assert result("RLD201", {"policy.clip_frac": values * 0.5}).outcome == "passed"
+
+
+def test_saturation_begins_where_it_lasts_from() -> None:
+    share = np.r_[np.full(20, 0.05), np.full(40, 0.7)]
+    share[35] = 0.1
+    (found,) = _counted("RLD201", {"policy.outside_frac": share, "policy.kl_old_k3": np.full(60, 0.3)}).findings
+    assert (found.first_step, found.severity) == (20, "error")
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.35, "info"), (0.7, "warning")])
+def test_saturation_that_is_over_is_info_unless_it_was_severe(share: float, expected: str) -> None:
+    values = {"policy.outside_frac": np.r_[np.full(8, share), np.full(52, 0.05)], "policy.kl_old_k3": np.full(60, 0.13)}
+    (found,) = _counted("RLD201", values).findings
+    assert found.severity == expected
+
+
+def test_a_series_that_ends_with_the_first_pass_of_its_only_batch_stays_as_it_is() -> None:
+    made = _alternating(20)
+    outside, steps = made["policy.outside_frac"], np.arange(1, 21)
+    made["policy.first_outside_frac"] = Series("policy.first_outside_frac", "1", steps[-1:], np.zeros(1), np.full(1, 320))
+    made["policy.later_outside_frac"] = Series(
+        "policy.later_outside_frac", "1", steps[:-1], outside.values[:-1], np.full(19, 320)
+    )
+    assert run_rules([rules()["RLD201"]], View(RunInfo(config=CONFIG), made))[0].outcome != "crashed"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rl_doctor import Recorder, check, open_run
-from rl_doctor.analyzer.comparison import Comparison, Explanation
+from rl_doctor.analyzer.comparison import Comparison, Explanation, Untried
 from rl_doctor.report.model import Reconciled, Result
 from rl_doctor.rules.registry import rules
 from rl_doctor.rules.runner import run_rules
@@ -148,13 +148,18 @@ def test_what_reproduces_the_log_is_the_cause_and_what_does_not_is_ruled_out() -
         explanation("nearly squared", np.where(np.arange(20) < 1, 2 * other, other)), explanation("squared", other),
         explanation("times itself", other), explanation("squared too", other + 5e-8), explanation("cubed", TRUE**3),
     )  # fmt: skip
-    (finding,) = judge(replace(comparison(other), explanations=known, untried=("padded (needs padded_width)",))).findings
+    untried = (
+        Untried("padded (or not)", ("padded_width",)),
+        Untried("sampled", ("token", "seed")),
+        Untried("wide", ("padded_width",)),
+    )
+    (finding,) = judge(replace(comparison(other), explanations=known, untried=untried)).findings
     assert finding.cause.startswith("The logged number is squared. ")
     assert "; squared gives" in finding.message
     assert "equals the log in 20 of the 20 steps looked at" in finding.message
     assert "The data cannot tell that from this: it is times itself. It fits as well, within the precision" in finding.cause
     assert finding.ruled_out == ("kl: cubed",)
-    assert finding.unchecked == ("padded (needs padded_width)",)
+    assert finding.unchecked == ("padded (or not), wide (needs padded_width)", "sampled (needs token, seed)")
 
 
 def test_of_many_that_do_not_fit_the_first_are_listed() -> None:

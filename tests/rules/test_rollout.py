@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_doctor.api import check
 from tests.rules.verdicts import Damage, findings, generator, honest, results, without
 from tests.simulation.inject import rolled, with_values
 from tests.simulation.run import SimulatedRun
@@ -197,13 +198,22 @@ def test_short_responses_are_pooled_for_shifts() -> None:
     assert not findings(run)
 
 
+def test_some_shifted_rows_are_told_for_all_steps_though_one_step_has_many() -> None:
+    run = honest(steps=12)
+    rows = np.arange(len(run.splits) - 1)
+    first = run.token_step[run.splits[:-1]]
+    moved = np.where(first == 6, rows % 2 == 0, rows % 8 == 0)  # half of the rows at one step, an eighth at the others
+    hit = findings(rolled(run, "rollout_logprob", moved.astype(np.int64)))["logprob-misaligned"]
+    assert (hit.first_step, hit.last_step) == (0, 11)
+
+
 def test_lag_by_design_with_correction_is_silent() -> None:
     assert not findings(honest(lag=4, step_size=40.0, correction=True, steps=24))
 
 
 def test_lag_without_correction_is_a_warning() -> None:
     found = findings(honest(lag=4, step_size=40.0, steps=24))
-    assert set(found) == {"stale-old-logprob"}
+    assert set(found) == {"stale-old-logprob", "stale-samples-uncorrected"}
     assert found["stale-old-logprob"].severity == "warning"
     assert "nothing in the loss corrects" in found["stale-old-logprob"].cause
 
@@ -219,7 +229,19 @@ def test_missing_minibatch_numbers_are_no_fault() -> None:
 
 
 def test_bfloat16_is_no_fault() -> None:
-    assert not findings(honest(bfloat16=True, trainer_noise=0.02, engine_noise=0.05, minibatches=2))
+    found = findings(honest(bfloat16=True, trainer_noise=0.02, engine_noise=0.05, minibatches=2))
+    assert {name: finding.severity for name, finding in found.items()} == {"coarse-logprob": "info", "stale-old-logprob": "info"}
+    assert "Two passes of the trainer over the same weights" in found["stale-old-logprob"].cause  # told, and no fault
+
+
+def test_logprobs_that_are_0_from_a_step_on_are_judged_over_those_steps() -> None:
+    run = honest()
+    late = run.arrays["step"][run.rows] >= 6
+    report = check(with_values(run, rollout_logprob=np.where(late, 0.0, run.arrays["rollout_logprob"])))
+    first = report.diagnosis[0]
+    assert first.name == "engine-returns-no-logprobs"
+    assert (first.first_step, first.last_step) == (6, 11)
+    assert not [text for text in first.ruled_out if "nothing shows" in text]
 
 
 def test_greedy_zeros_name_the_sampler() -> None:
@@ -240,3 +262,18 @@ def test_certain_tokens_are_no_gap() -> None:
     sure = run.arrays["rollout_logprob"] > -0.02
     assert sure.mean() > 0.05
     assert not findings(with_values(run, rollout_logprob=np.where(sure, 0.0, run.arrays["rollout_logprob"])))
+
+
+def test_a_pass_with_dropout_does_not_make_old_logprob_the_reference_before_the_policy_has_left_it() -> None:
+    run = honest(steps=2)
+    noise = generator().normal(-0.02, 0.2, run.splits[-1])
+    found = findings(with_values(run, logprob=np.minimum(run.arrays["logprob"] + noise, 0.0)))
+    assert set(found) == {"stale-old-logprob"}
+    assert found["stale-old-logprob"].severity == "warning"
+    assert "ref_logprob" not in found["stale-old-logprob"].message
+
+
+def test_one_update_does_not_tell_the_reference_from_the_weights_before_it() -> None:
+    run = honest(**(LATE | {"steps": 2}))
+    found = findings(with_values(run, old_logprob=run.arrays["ref_logprob"]))
+    assert all("equals ref_logprob" not in finding.message for finding in found.values())

@@ -73,3 +73,9 @@ def test_steps_without_any_advantage_are_left_out() -> None:
     assert severity("RLD405", values, with_config(kl_coef=0.01)) is None
     assert severity("RLD405", values, with_config(kl_coef=10.0)) == "warning"
     assert result("RLD405", {**values, "adv.std": np.full(N, 5e-12)}, with_config(kl_coef=10.0)).outcome == "skipped"
+
+
+@pytest.mark.parametrize("end", ["max", "min"])
+def test_a_reward_that_ends_where_rewards_end_by_nature_is_info(end: str) -> None:
+    many = {f"reward.at_{end}_frac": np.full(N, 0.45), f"reward.at_{'min' if end == 'max' else 'max'}_frac": np.full(N, 0.02)}
+    assert severity("RLD406", _bounded(**many, **{"reward.max": np.ones(N), "reward.min": np.zeros(N)})) == "info"

@@ -167,3 +167,13 @@ def test_nothing_raises_and_nothing_warns_on_any_finite_series(values: list[floa
     trend.jump(array)
     trend.excursions(array, 5.0)
     assert trend.course(array) in {"rising", "falling", "flat"}
+
+
+@pytest.mark.parametrize("after", range(12))
+@pytest.mark.parametrize("growth", [0.0, 0.05])
+def test_a_spike_is_told_from_its_first_point_on_and_stays_told(after: int, growth: float) -> None:
+    values = np.exp(growth * np.arange(30) + 0.1 * np.random.default_rng(0).standard_normal(30))
+    values[17] *= 20
+    (found,) = trend.excursions(values[: 18 + after], 3.5)
+    assert (found.first, found.last) == (17, 17)
+    assert found.recovered or after < 5

@@ -28,7 +28,7 @@ def test_fall_of_many_times_the_noise_is_found_in_a_short_rising_curve(n: int, s
         values = _learning(seed, n, 0.3)
         values[int(0.6 * n) :] -= 0.3
         assert severity("RLD401", {"reward.mean": scale * values}) == "warning"
-        assert severity("RLD401", {"reward.mean": scale * values[: int(0.6 * n) + 4]}) is None  # too few points after it
+        assert severity("RLD401", {"reward.mean": scale * values[: int(0.6 * n) + 2]}) is None  # too few points after it
 
 
 def test_dip_that_comes_back_is_no_abrupt_fall() -> None:

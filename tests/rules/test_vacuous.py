@@ -34,4 +34,4 @@ def test_one_row_that_cannot_be_is_told() -> None:
 def test_rewards_alone_let_pass_only_what_looks_at_them() -> None:
     made = view({"reward.mean": 0.4 + 0.03 * autoregressive(np.random.default_rng(0), 100, 0.5)})
     passed = {result.code for result in run_rules(MEASURING, made) if result.outcome == "passed"}
-    assert passed == {"RLD401", "RLD403", "RLD601"}
+    assert passed == {"RLD303", "RLD401", "RLD403", "RLD601"}

@@ -75,6 +75,12 @@ def shifted(run: SimulatedRun, change: Array, *names: str) -> SimulatedRun:
     return with_values(run, **found)
 
 
+def on_four_ranks(run: SimulatedRun) -> SimulatedRun:
+    """The run with a column ``rank``: the groups are dealt out to four."""
+    _, group = np.unique(run.arrays["group"], return_inverse=True)
+    return with_values(run, rank=(group % 4).astype(np.int32))
+
+
 def with_reward(run: SimulatedRun, reward: Floats) -> SimulatedRun:
     """The run with other rewards, and the advantages that follow; the first component takes the difference."""
     changed: dict[str, Array] = {"reward": reward}

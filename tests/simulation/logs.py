@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 def relogged(run: SimulatedRun) -> SimulatedRun:
     """The run with a log that says what its arrays say, as an honest trainer would have logged it."""
-    found = {**_rollout_metrics(run), **_update_metrics(run)}
+    found = {**_rollout_metrics(run), **_critic_metrics(run), **_update_metrics(run)}
     steps = np.unique(run.arrays["step"])
     return replace(run, log=MetricLog({(name, "train"): (steps, values) for name, values in found.items()}))
 
@@ -37,6 +37,28 @@ def _rollout_metrics(run: SimulatedRun) -> dict[str, Floats]:
     found["response_length/clip_ratio"] = _mean(arrays["response_length"][rows] >= limit, step[rows])
     found["actor/entropy"] = _mean(arrays["old_entropy"][tokens], step[run.rows][tokens])
     return found
+
+
+def _critic_metrics(run: SimulatedRun) -> dict[str, Floats]:
+    """Values, returns and how much of these the values explain, over each sequence of a step once."""
+    arrays = run.arrays
+    if "old_value" not in arrays:
+        return {}
+    _, step = np.unique(arrays["step"], return_inverse=True)
+    first = np.full(step.max() + 1, np.iinfo(np.int32).max)
+    np.minimum.at(first, step, arrays["epoch"])
+    tokens = (arrays["epoch"] == first[step])[run.rows] & arrays["response_mask"]
+    key = step[run.rows][tokens]
+    value, returns = (arrays[name][tokens].astype(np.float64) for name in ("old_value", "return"))
+    found = {**_spread("critic/values", value, key), **_spread("critic/returns", returns, key)}
+    found["critic/vf_explained_var"] = 1.0 - _variance(returns - value, key) / (_variance(returns, key) + 1e-5)
+    return found
+
+
+def _variance(values: Floats, key: NDArray[np.int64]) -> Floats:
+    """Variance by key, with ddof 1."""
+    counts, centred = np.bincount(key), values - _mean(values, key)[key]
+    return np.asarray(np.bincount(key, centred * centred) / np.maximum(counts - 1, 1), np.float64)
 
 
 def _update_metrics(run: SimulatedRun) -> dict[str, Floats]:
@@ -61,11 +83,12 @@ def _update_metrics(run: SimulatedRun) -> dict[str, Floats]:
         clipped = np.clip(ratio, 1.0 - (config.clip_low or 0.0), 1.0 + (config.clip_high or 0.0))
         further = -column("advantage") * clipped > -column("advantage") * ratio
     size = len(batches)
-    parts = {
-        "actor/ppo_kl": _mean(-difference, token, size), "actor/pg_clipfrac": _mean(further, token, size),
-        "actor/kl_loss": _mean(k3, token, size), "actor/grad_norm": _mean(arrays["grad_norm"], batch, size),
-        "actor/lr": _mean(arrays["learning_rate"], batch, size),
-    }  # fmt: skip
+    parts = {"actor/grad_norm": _mean(arrays["grad_norm"], batch, size), "actor/lr": _mean(arrays["learning_rate"], batch, size)}
+    if "rank" not in arrays and not arrays["microbatch"].any():  # else they are means over ranks and micro-batches
+        parts["actor/ppo_kl"] = _mean(-difference, token, size)
+        parts["actor/pg_clipfrac"] = _mean(further, token, size)
+        if not config.kl_in_reward:
+            parts["actor/kl_loss"] = _mean(k3, token, size)
     return {name: _mean(values, step) for name, values in parts.items()}
 
 

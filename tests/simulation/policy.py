@@ -84,6 +84,8 @@ def first_weights(settings: Settings, rng: np.random.Generator) -> Weights:
     base[:, :, END] = _NEVER
     base -= np.log(np.exp(base).sum(2, keepdims=True))
     base[:, :, END] = 0.0
+    for number, source in enumerate(settings.sources):
+        base[settings.kinds_of(number), :, END] = source.ending
     ending = np.linspace(*_ENDING, settings.max_length) + settings.ending_offset
     zeros = np.zeros((VOCABULARY, VOCABULARY))
     return Weights(base, zeros, np.zeros((settings.prompt_kinds, VOCABULARY)), ending)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,10 @@ class Responses:
     version_lag: Ints
     turn: Ints
     finish: NDArray[Any]
+
+    def take(self, rows: Ints) -> Responses:
+        """These responses, in this order."""
+        return Responses(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 def sample(

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.simulation.families import FAMILIES, settings
 from tests.simulation.healthy import KINDS, LONG
+from tests.simulation.inject import by_group
 from tests.simulation.run import SimulatedRun
-from tests.simulation.settings import END, Settings
+from tests.simulation.settings import END, Settings, Source
 from tests.simulation.world import simulate
 
 
@@ -60,6 +62,61 @@ def test_responses_end_at_the_end_token() -> None:
     assert 0.05 < 1.0 - run.arrays["response_mask"].mean() < 0.5
 
 
+def test_critic_learns_and_its_advantages_are_those_of_its_values() -> None:
+    made = Settings(seed=1, steps=30, estimator="gae", lam=0.95, gamma=0.99, prompts=16, group_size=1, step_size=5.0)
+    run = simulate(made)
+    value, returns, paid, advantage = (
+        run.arrays[name].astype(np.float64) for name in ("old_value", "return", "token_reward", "advantage")
+    )
+    explained = run.log.series("critic/vf_explained_var")[1]
+    assert np.median(explained[15:]) > np.median(explained[:5]) + 0.02
+    first, stop = run.splits[7], run.splits[8]
+    expected, following, after = 0.0, 0.0, []
+    for at in range(stop - 1, first - 1, -1):
+        expected = paid[at] + made.gamma * following - value[at] + made.gamma * made.lam * expected
+        following = value[at]
+        after.append(expected + value[at])
+    assert returns[first:stop] == pytest.approx(after[::-1], abs=1e-5)
+    rows = run.token_step == 0
+    assert advantage[rows].mean() == pytest.approx(0.0, abs=1e-6)
+    assert advantage[rows].std(ddof=1) == pytest.approx(1.0, abs=1e-4)
+    assert np.bincount(run.rows, paid) == pytest.approx(run.arrays["reward"], abs=1e-6)
+
+
+def test_killed_run_goes_on_from_its_checkpoint() -> None:
+    run = simulate(Settings(seed=2, steps=14, resumed_at=9))
+    assert np.array_equal(np.unique(run.arrays["step"]), np.arange(14))
+    assert [run.recorded_in[step] for step in range(14)] == [0] * 6 + [1] * 8
+    whole = simulate(Settings(seed=2, steps=14))
+    same = run.arrays["step"] < 6
+    assert np.array_equal(run.arrays["reward"][same], whole.arrays["reward"][whole.arrays["step"] < 6])
+
+
+def test_sources_differ_in_level_and_length() -> None:
+    sources = (Source("easy", difficulty=-0.08), Source("long", difficulty=0.05, ending=-2.0))
+    run = simulate(Settings(seed=3, steps=10, sources=sources))
+    easy = run.arrays["data_source"] == "easy"
+    assert run.arrays["reward"][easy].mean() > run.arrays["reward"][~easy].mean() + 0.1
+    assert run.arrays["response_length"][~easy].mean() > 1.3 * run.arrays["response_length"][easy].mean()
+
+
+def test_dynamic_sampling_prefers_groups_that_differ() -> None:
+    plain, chosen = (simulate(Settings(seed=4, steps=8, reward="sparse", difficulty=0.08, dynamic=on)) for on in (False, True))
+
+    def differing(run: SimulatedRun) -> float:
+        ends = by_group(run, run.arrays["reward"], np.ptp)
+        return float((ends > 0).mean())
+
+    assert differing(chosen) > differing(plain)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_are_reproducible_and_varied(name: str) -> None:
+    drawn = [settings(name, seed) for seed in range(40)]
+    assert drawn == [settings(name, seed) for seed in range(40)]
+    assert len({(made.steps, made.prompts, made.group_size, made.reward) for made in drawn}) > 10
+
+
 def test_same_seed_same_run() -> None:
     first, second = (simulate(Settings(seed=5, steps=3, epochs=2)) for _ in range(2))
     assert all(np.array_equal(first.arrays[name], second.arrays[name]) for name in first.columns)
@@ -71,7 +128,7 @@ def test_logged_metrics_are_those_of_the_arrays(name: str) -> None:
     for step in np.unique(run.arrays["rollout_step"])[:3]:
         rows = run.arrays["step"] == step
         assert run.log.series("critic/score/mean")[1][run.log.series("critic/score/mean")[0] == step] == pytest.approx(
-            run.arrays["reward"][rows & (run.arrays["epoch"] == 0)].mean(), rel=1e-12
+            run.arrays["score"][rows & (run.arrays["epoch"] == 0)].mean(), rel=1e-12
         )
 
 

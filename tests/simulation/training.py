@@ -29,7 +29,10 @@ def make_task(settings: Settings, rng: np.random.Generator) -> Task:
     for row in good:
         row[shared] = True
         row[rng.choice(np.arange(4, VOCABULARY), GOOD_TOKENS // 2, replace=False)] = True
-    return Task(good, rng.uniform(0.08, 0.24, settings.prompt_kinds) + settings.difficulty)
+    needed = rng.uniform(0.08, 0.24, settings.prompt_kinds) + settings.difficulty
+    for number, source in enumerate(settings.sources):
+        needed[settings.kinds_of(number)] += source.difficulty
+    return Task(good, needed)
 
 
 def rewards(settings: Settings, task: Task, kind: Ints, responses: Responses) -> dict[str, Floats]:
@@ -94,7 +97,7 @@ def _log_ratio(settings: Settings, tokens: Tokens, new: Floats, old: Floats) -> 
 def update(
     settings: Settings, weights: Weights, tokens: Tokens, current: Law, old: Floats, reference: Floats, rate: float
 ) -> tuple[Weights, float]:
-    """One step of gradient ascent on the clipped objective minus kl_coef * k3.
+    """One step of gradient ascent on the clipped objective minus ``kl_in_loss`` * k3.
 
     Returns:
         The next weights, and the gradient norm before clipping.
@@ -102,7 +105,7 @@ def update(
     ratio = np.exp(np.clip(_log_ratio(settings, tokens, current.logprob, old), -20.0, 20.0))
     outside = np.where(tokens.advantage > 0, ratio > 1.0 + settings.clip_high, ratio < 1.0 - settings.clip_low)
     gain = np.where(outside, 0.0, tokens.advantage * ratio * tokens.weight)
-    gain -= settings.kl_coef * (1.0 - np.exp(np.minimum(reference - current.logprob, 10.0)))
+    gain -= settings.kl_in_loss * (1.0 - np.exp(np.minimum(reference - current.logprob, 10.0)))
     gain = np.where(tokens.mask, gain, 0.0) / (max(int(tokens.mask.sum()), 1) * settings.trained_at)
     push = -current.probabilities * gain[:, None]
     push[np.arange(len(gain)), tokens.token] += gain

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final, Literal
+
+from rl_doctor.frozen import frozen
 
 Argument = str | float | bool | None
 """A number or a word; ``config.<field>`` and ``native.<key>`` (dots for nested ones) stand for how the run was configured. With a
@@ -26,7 +28,7 @@ CELL: Final = ("rank", "rollout_step", "epoch", "minibatch", "microbatch")
 """Columns that tell the parts of a step apart."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Of:
     """A quantity per token or per row: the name of one in ``recompute/quantities.py``, and its arguments, also quantities."""
 
@@ -39,7 +41,7 @@ def of(name: str, /, **arguments: Argument | Of) -> Of:
     return Of(name, tuple(sorted(arguments.items())))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stage:
     """How quotients that differ only in ``columns`` become one."""
 
@@ -47,7 +49,7 @@ class Stage:
     how: How
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fold:
     """How the values of a step's tokens become one number.
 
@@ -70,7 +72,7 @@ class Fold:
     stages: tuple[Stage, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """A number that can be recomputed.
 
@@ -110,7 +112,7 @@ class Recipe:
     beside_columns: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Definition:
     """What a trainer's number is.
 

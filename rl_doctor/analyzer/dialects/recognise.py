@@ -64,6 +64,8 @@ def trainer_of(info: RunInfo, names: Collection[str]) -> Trainer | None:
 
 def recognised(names: Collection[str]) -> Trainer | None:
     """The trainer that most of the plain ``names`` speak for; None where none has enough, or two have as many."""
+    if not names:  # the dialects need not be loaded
+        return None
     scores = [(sum(together(mark, names) for mark in known.marks), known) for known in trainers().values()]
     enough = sorted(((score, known) for score, known in scores if score >= known.least), key=lambda item: -item[0])
     if not enough or (len(enough) > 1 and enough[0][0] == enough[1][0]):

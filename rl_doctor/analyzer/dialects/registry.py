@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.dialects.recipes import Definition
 from rl_doctor.discovery import import_modules
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunConfig
 from rl_doctor.store.metric_log import Points
 
@@ -51,7 +52,7 @@ def plain(name: str) -> str:
     return spelled(name).lower()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Name:
     """What a trainer calls a number.
 
@@ -62,7 +63,7 @@ class Name:
         offset: see ``factor``.
         since: first version with this meaning, or None.
         until: first version without it, or None.
-        algorithms: the algorithms whose logs have this meaning; empty for all.
+        algorithms: the algorithms whose logs have this meaning; empty for all, "" for one that is not known.
         holds: whether the logged numbers bear the meaning out, where the name alone does not tell; None for always.
         measured: whether it is logged only where it is measured, so that 0 in every row is a value.
         note: what the reader must know where the number is not what its name says.
@@ -100,7 +101,7 @@ class Name:
         return np.asarray(self.factor * logged + self.offset)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bounds:
     """What is known of a version: ``low`` <= version < ``high``; None where that side is open."""
 
@@ -182,7 +183,7 @@ def _next(version: Version) -> Version:
     return (*whole[:2], whole[2] + 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Trainer:
     """One trainer: its names, and by which of them it is recognised.
 
@@ -194,7 +195,7 @@ class Trainer:
         marks: names that speak for this trainer; it is recognised by at least ``least`` of them.
         least: see ``marks``.
         kinds: algorithm -> names; the first of which any combination (names joined by ``+``) is there is the algorithm.
-        refine: (algorithm by the names, what was logged) -> algorithm.
+        refine: (algorithm by the names, what was logged) -> algorithm; None where that leaves it open.
         dated: plain names -> what they tell of the version.
         validation: tiers of names of scores on held-out prompts, the best first; ``{source}`` is the data source.
         best: the same for the best of several answers.
@@ -213,7 +214,7 @@ class Trainer:
     marks: tuple[str, ...] = ()
     least: int = 2
     kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    refine: Callable[[str, Lookup], str] = lambda algorithm, _: algorithm
+    refine: Callable[[str, Lookup], str | None] = lambda algorithm, _: algorithm
     dated: Callable[[Collection[str]], Bounds] = lambda _: Bounds()
     validation: tuple[tuple[str, ...], ...] = ()
     best: tuple[tuple[str, ...], ...] = ()
@@ -235,11 +236,11 @@ class Names:
     def __init__(self, items: Iterable[Name]) -> None:
         self._metrics: set[str | None] = set()
         self._exact: dict[str, list[tuple[int, Name]]] = {}
-        self._families: list[tuple[int, Name, re.Pattern[str]]] = []
+        self._families: list[tuple[int, Name, tuple[str, str]]] = []
         for rank, item in enumerate(items):
             self._metrics.add(item.metric)
             if item.family:
-                self._families.append((rank, item, pattern(item.native)))
+                self._families.append((rank, item, ends(item.native)))
             else:
                 self._exact.setdefault(plain(item.native), []).append((rank, item))
 
@@ -256,8 +257,9 @@ class Names:
         if len(made) > LONGEST:
             return []
         found = []
-        for rank, item, regex in self._families:
-            if match := regex.fullmatch(made):
+        lower = made.lower()
+        for rank, item, outer in self._families:
+            if may_fit(lower, outer) and (match := pattern(item.native).fullmatch(made)):
                 start = len(native) - len(made)
                 words = {word: native[start + match.start(word) : start + match.end(word)] for word in match.groupdict()}
                 found.append((rank, item, None if item.metric is None else item.metric.format(**words)))
@@ -272,12 +274,24 @@ def pattern(native: str) -> re.Pattern[str]:
     return re.compile(_NUMBERED.sub(lambda found: rf"{AT}(?P<{found[1]}>\d+)", made), re.IGNORECASE)
 
 
+@cache
+def ends(native: str) -> tuple[str, str]:
+    """What every plain name of a family begins and ends with; a pattern is compiled only where both are there."""
+    made = plain(native)
+    return made[: made.index("{")].partition("@")[0], made[made.rindex("}") + 1 :].rpartition("@")[2]
+
+
+def may_fit(name: str, outer: tuple[str, str]) -> bool:
+    """Whether a plain name has the ``ends``; of letters outside ASCII some count as another one, and only the pattern tells."""
+    return (name.startswith(outer[0]) and name.endswith(outer[1])) or not name.isascii()
+
+
 def matching(native: str, names: Collection[str]) -> list[str]:
     """Those of the plain ``names`` that ``native`` stands for."""
     if "{" not in native:
         return [made] if (made := plain(native)) in names else []
-    regex = pattern(native)
-    return [name for name in names if len(name) <= LONGEST and regex.fullmatch(name)]
+    outer = ends(native)
+    return [name for name in names if len(name) <= LONGEST and may_fit(name, outer) and pattern(native).fullmatch(name)]
 
 
 def together(natives: str, names: Collection[str]) -> bool:

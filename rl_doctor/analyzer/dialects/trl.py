@@ -8,15 +8,14 @@ from typing import Final
 from rl_doctor.analyzer.dialects.registry import Bounds, Lookup, Trainer, Version, matching, together, trainer
 from rl_doctor.analyzer.dialects.trl_async import ASYNC_NAMES
 from rl_doctor.analyzer.dialects.trl_async import STAGES as ASYNC_STAGES
-from rl_doctor.analyzer.dialects.trl_policy import POLICY_NAMES, STAGES
+from rl_doctor.analyzer.dialects.trl_policy import POLICY_NAMES, STAGES, signed_kl
 from rl_doctor.analyzer.dialects.trl_ppo import PPO_NAMES
 from rl_doctor.analyzer.dialects.trl_preference import PREFERENCE_NAMES
 
 
-def _refine(algorithm: str, logged: Lookup) -> str:
-    """RLOO logs the names of GRPO, but its ``kl`` is signed."""
-    kl = logged("kl")
-    return "rloo" if algorithm == "grpo" and kl is not None and bool((kl[1] < 0.0).any()) else algorithm
+def _refine(algorithm: str, logged: Lookup) -> str | None:
+    """RLOO logs the names of GRPO, but its ``kl`` is signed: below 0 it is RLOO's, or another estimate of GRPO's, or a fault."""
+    return None if algorithm == "grpo" and signed_kl(logged) else algorithm
 
 
 def _dated(names: Collection[str]) -> Bounds:

@@ -11,6 +11,7 @@ from rl_doctor.analyzer.dialects.recipes import Definition, absent, derived, exa
 from rl_doctor.analyzer.dialects.registry import Lookup, Name, Version
 
 RLOO: Final = frozenset({"rloo"})
+_NOT_TOLD: Final = frozenset({""})
 
 TOKEN_WEIGHTED: Final[Version] = (1, 9)
 """Means over the tokens of all ranks, which were means over ranks before."""
@@ -66,6 +67,12 @@ def _end(word: str, flag: str) -> tuple[Span, ...]:
 def _where_penalised(logged: Lookup) -> bool:
     """Whether a KL is logged only where a KL term is on. Unsloth, which keeps the old name of the length, always logs one."""
     return logged("completion_length") is None or logged("completions/mean_length") is None
+
+
+def signed_kl(logged: Lookup) -> bool:
+    """Whether the logged KL is below 0 somewhere, as k3 never is."""
+    kl = logged("kl")
+    return kl is not None and bool((kl[1] < 0.0).any())
 
 
 def _of_batch(logged: Lookup) -> bool | None:
@@ -187,6 +194,14 @@ POLICY_NAMES: Final = (
         algorithms=RLOO,
         measured=True,
         note="is signed (k1): it may be negative",
+    ),
+    Name(
+        "kl",
+        "ref.kl",
+        algorithms=_NOT_TOLD,
+        holds=signed_kl,
+        note="is below 0 at some steps, as RLOO's k1 may be and GRPO's k3 never is: which of them it is is not known",
+        definition=absent("what it is depends on the algorithm, which is not known"),
     ),
     *by_version(
         "kl",

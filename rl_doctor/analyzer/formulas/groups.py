@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ from numpy.typing import NDArray
 from rl_doctor.analyzer.arguments import checked
 from rl_doctor.analyzer.formulas.returns import discounted_sums
 from rl_doctor.analyzer.formulas.segments import Floats, Splits, segment_sums
+from rl_doctor.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Groups:
     """The values of responses by group. NaN counts in no statistic, and a group of NaN alone has size 0.
 

@@ -46,6 +46,11 @@ def _rows(batch: Batch, column: str) -> AdvantageRows:
     return rows
 
 
+def token_sums(batch: Batch) -> Floats:
+    """Sums over the selected tokens of the advantage, its square and its absolute value, float64 ``[3, n_sequences]``."""
+    return _rows(batch, "advantage").sums
+
+
 def _declare(prefix: str, column: str, unit: str, what: str) -> None:
     @reduction(zero=Sums(), needs=(column,))
     def sums(batch: Batch) -> Sums:

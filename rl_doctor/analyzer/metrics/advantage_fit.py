@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats, derived, per_sequence_counts, selected, selected_splits, token_sum
+from rl_doctor.analyzer.derive import Bools, Floats, derived, per_sequence_counts, selected, selected_splits, token_sum
 from rl_doctor.analyzer.formulas import advantage, returns
 from rl_doctor.analyzer.grouping import groups
 from rl_doctor.analyzer.metrics.advantage import PER_SEQUENCE
@@ -19,7 +19,7 @@ from rl_doctor.store.batch import Batch
 EPSILONS: Final = {"eps4": 1e-4, "eps6": 1e-6, "eps8": 1e-8, "eps9": 1e-9}
 NEEDS: Final = ("reward", "group", PER_SEQUENCE)
 FORMULAS: Final[dict[str, Callable[[Batch], Floats | None]]] = {}
-"""Advantage per grouped row by each formula, in the order of ``groups(batch, "reward")``."""
+"""Advantage of the rows of ``recorded`` by each formula, computed once per batch; None where the configuration does not tell."""
 _SEVERAL: Final = "over the sequences with a token trained on, groups of one left out"
 
 
@@ -68,24 +68,37 @@ def _configured(batch: Batch) -> Floats | None:
     return _scaled(batch, scope, config.adv_ddof, config.adv_eps)
 
 
-def compared(batch: Batch, recomputed: Floats) -> tuple[Floats, Floats]:
-    """Recorded and recomputed advantage of the rows that have a recorded one, in groups of two or more."""
+@derived
+def _judged(batch: Batch) -> tuple[Bools, Floats]:
+    """Which grouped rows have a recorded advantage and are in groups of two or more, and that advantage."""
     found = groups(batch, "reward")
-    recorded = batch.columns[PER_SEQUENCE][found.rows]
-    kept = ~np.isnan(recorded) & (found.spread(found.sizes.astype(np.float64)) > 1)
-    return recorded[kept].astype(np.float64), recomputed[kept]
+    told = batch.columns[PER_SEQUENCE][found.rows]
+    rows = ~np.isnan(told) & np.repeat(found.sizes > 1, found.sizes)
+    return rows, told[rows].astype(np.float64)
+
+
+def judged(batch: Batch) -> Bools:
+    """Which rows of ``groups(batch, "reward")`` have a recorded advantage and are in groups of two or more, bool ``[n]``."""
+    return _judged(batch)[0]
+
+
+def recorded(batch: Batch) -> Floats:
+    """Recorded advantage of the rows that have one, in groups of two or more, float64 ``[n]``."""
+    return _judged(batch)[1]
 
 
 def _declare(name: str, needs: tuple[str, ...], compute: Callable[[Batch], Floats | None], source: str, formula: str) -> None:
-    FORMULAS[name] = compute
+    @derived
+    def recomputed(batch: Batch) -> Floats | None:
+        found = compute(batch)
+        return None if found is None else found[_judged(batch)[0]]
 
     @derived
     def residuals(batch: Batch) -> Floats:
-        recomputed = compute(batch)
-        if recomputed is None:
-            return np.empty(0)
-        recorded, expected = compared(batch, recomputed)
-        return np.abs(recorded - expected)
+        expected = recomputed(batch)
+        return np.empty(0) if expected is None else np.abs(recorded(batch) - expected)
+
+    FORMULAS[name] = recomputed
 
     @reduction(zero=Sum(), needs=needs, level="rollout")
     def total(batch: Batch) -> Sum:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
-from rl_doctor.analyzer.derive import Floats
-from rl_doctor.analyzer.metrics.advantage_fit import FORMULAS, NEEDS, compared
+from rl_doctor.analyzer.derive import Floats, derived
+from rl_doctor.analyzer.metrics.advantage_fit import FORMULAS, NEEDS, recorded
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, mean
 from rl_doctor.store.batch import Batch
@@ -18,37 +17,31 @@ _DISTINCT: Final = 4
 _SOURCE: Final = "GRPO, Dr. GRPO and RLOO, as in advantage.fit_*"
 
 
-def _nearest(batch: Batch, residuals: Callable[[Floats, Floats], Floats]) -> Sum:
-    """The residuals to the formula that is nearest by them."""
-    best: Floats = np.empty(0)
-    for compute in FORMULAS.values():
-        recomputed = compute(batch)
-        if recomputed is None:
-            continue
-        found = residuals(*compared(batch, recomputed))
-        if found.size and (not best.size or found.mean() < best.mean()):
-            best = found
-    return Sum.of(best)
+@derived
+def _recomputed(batch: Batch) -> Floats:
+    """Advantages by each formula that the configuration allows, float64 ``[formulas, n]``."""
+    return np.array([found for compute in FORMULAS.values() if (found := compute(batch)) is not None])
 
 
-def _turned(recorded: Floats, recomputed: Floats) -> Floats:
-    return np.abs(recorded + recomputed)
-
-
-def _sorted(recorded: Floats, recomputed: Floats) -> Floats:
-    if np.unique(np.round(np.abs(recorded), 4)).size < _DISTINCT:
-        return np.empty(0)
-    return np.abs(np.sort(recorded) - np.sort(recomputed))
+def _nearest(residuals: Floats) -> Sum:
+    """Of residuals ``[formulas, n]`` those to the formula that is nearest by them."""
+    if not residuals.size:
+        return Sum()
+    off = residuals.mean(axis=1)
+    return Sum.of(residuals[np.argmin(np.where(np.isnan(off), np.inf, off))])
 
 
 @reduction(zero=Sum(), needs=NEEDS, level="rollout")
 def _negated(batch: Batch) -> Sum:
-    return _nearest(batch, _turned)
+    return _nearest(np.abs(recorded(batch) + _recomputed(batch)))
 
 
 @reduction(zero=Sum(), needs=NEEDS, level="rollout")
 def _reordered(batch: Batch) -> Sum:
-    return _nearest(batch, _sorted)
+    told = recorded(batch)
+    if np.unique(np.round(np.abs(told), 4)).size < _DISTINCT:
+        return Sum()
+    return _nearest(np.abs(np.sort(told) - np.sort(_recomputed(batch), axis=1)))
 
 
 metric(

@@ -94,7 +94,7 @@ def _lengths(batch: Batch) -> Sums:
         there |= known(values)
         negative |= known(values) & (values < 0)
     if (stored := columns.get("stored_length")) is not None:
-        tokens = np.diff(batch.splits)
+        tokens = batch.lengths
         contradicting |= known(stored) & (stored != tokens) & (tokens > 0)
     if "prompt_loss_tokens" in columns and "prompt_length" in columns:
         in_loss, prompt = columns["prompt_loss_tokens"], columns["prompt_length"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_doctor.analyzer import kernels
-from rl_doctor.analyzer.derive import Bools, Floats, column_sums, filled_rows, known, over_rows, per_sequence_counts
+from rl_doctor.analyzer.derive import Bools, Floats, column_sums, derived, filled_rows, known, over_rows, per_sequence_counts
 from rl_doctor.analyzer.registry import metric, reduction, sequence_value
 from rl_doctor.analyzer.states import Sum, Sums, mean
 from rl_doctor.store.batch import Batch
@@ -37,6 +37,7 @@ def response_logprob(batch: Batch) -> Floats:
     return np.where(per_sequence_counts(batch) > 0, column_sums(batch, name), np.nan)
 
 
+@derived
 def _repeats(batch: Batch) -> tuple[Bools, NDArray[np.int64], NDArray[np.int64]]:
     """Rows with a group and tokens; for each of those its group code, and how many rows of the group are identical to it.
 
@@ -128,3 +129,52 @@ metric(
     formula="share of pairs i, j of different groups[tokens_i = tokens_j]",
     doc="Share of pairs of responses to different prompts (groups) that are identical, token by token.",
 )  # fmt: skip
+
+
+@reduction(zero=Sums(), needs=("group", _HASH, _LOGPROB), optional=("rank",), level="rollout")
+def _kinds(batch: Batch) -> Sums:
+    """Groups with copies: distinct responses over responses; copies whose logprobs are equal to the bit; on other ranks."""
+    rows, group, same = _repeats(batch)
+    copied = same > 1
+    if not copied.any():
+        return Sums()
+    hashes, logprob = batch.columns[_HASH].astype(np.int64)[rows], batch.columns[_LOGPROB].astype(np.float64)[rows]
+    rank = batch.get("rank")
+    place = np.zeros(len(group), np.int64) if rank is None else rank.astype(np.int64)[rows]
+    with_copies = np.isin(group, group[copied])
+    distinct = np.unique(np.stack([group[with_copies], hashes[with_copies]]), axis=1).shape[1]
+    _, pair = np.unique(np.stack([group[copied], hashes[copied]]), axis=1, return_inverse=True)
+    pair = pair.reshape(-1)
+    sets = int(pair.max()) + 1
+    low, high = np.full(sets, np.inf), np.full(sets, -np.inf)
+    np.minimum.at(low, pair, logprob[copied])
+    np.maximum.at(high, pair, logprob[copied])
+    first, last = np.full(sets, np.iinfo(np.int64).max), np.full(sets, np.iinfo(np.int64).min)
+    np.minimum.at(first, pair, place[copied])
+    np.maximum.at(last, pair, place[copied])
+    several = np.zeros(int(group.max()) + 1, np.bool_)
+    lowest, highest = np.full(several.size, np.iinfo(np.int64).max), np.full(several.size, np.iinfo(np.int64).min)
+    np.minimum.at(lowest, group, place)
+    np.maximum.at(highest, group, place)
+    several = lowest < highest
+    spread_out = np.zeros(sets, np.bool_)
+    spread_out[pair] = several[group[copied]]
+    return Sums(
+        (
+            Sum.counted(distinct, int(with_copies.sum())),
+            Sum.counted(int(np.count_nonzero(low == high)), sets),
+            Sum.counted(int(np.count_nonzero((first < last) & spread_out)), int(spread_out.sum())),
+        )
+    )
+
+
+_KINDS: Final = (
+    ("distinct_frac", "distinct responses / responses, groups with copies",
+     "In groups that hold copies, the number of distinct responses over that of responses."),
+    ("copy_same_logprob_frac", "share of sets of copies[logprobs equal to the bit]",
+     "Share of the sets of copies whose logprobs are the same to the bit."),
+    ("copy_across_ranks_frac", "share of sets of copies[on several ranks]",
+     "Share of the sets of copies that lie on several ranks, in groups that do."),
+)  # fmt: skip
+for _index, (_name, _formula, _doc) in enumerate(_KINDS):
+    metric(f"data.{_name}", _kinds, mean, part=_index, unit="1", source=_COLLISION, formula=_formula, doc=_doc)

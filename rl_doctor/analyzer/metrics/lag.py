@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from rl_doctor.analyzer.metrics.mismatch import (
 )
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, mean
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 LAGS: Final = (-3, -2, -1, 1, 2, 3)
@@ -35,7 +35,7 @@ GAIN: Final = 0.3
 _SOURCE: Final = "a shift by one keeps the mean log-ratio near 0; only the correlation at another offset shows it"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class RowMoments:
     """Per row: number of pairs and the sums of x, y, x*x, y*y, x*y, float64 ``[rows, 6]``."""
 

@@ -49,7 +49,7 @@ def _any_row(batch: Batch, flags: Bools) -> Bools:
 def _beyond(batch: Batch) -> Sums:
     length, counts = batch.columns["response_length"], per_sequence_counts(batch)
     rows = real_rows(batch) & known(length) & (length >= 0) & (counts > 0)
-    stored = np.diff(batch.splits)
+    stored = batch.lengths
     longer = rows & (length < stored)
     past = np.zeros(batch.n_sequences, np.int64)
     if longer.any():
@@ -76,18 +76,18 @@ def _trailing_pad(batch: Batch) -> Sums:
     rows = real_rows(batch) & (per_sequence_counts(batch) > 0)
     if not (token == pad).any():
         return Sums((Sum(count=int(np.count_nonzero(trained))), Sum(count=int(rows.sum()))))
-    last = _last_other(batch, token == pad)
+    last = closing(batch, token == pad)
     # A policy may sample the padding token; trainers that know the lengths end the response there, once.
     allowed = 1 if not ends or pad in ends or batch.get("response_length") is not None else 0
     extra = trained & (positions(batch) > spread(batch, last) + allowed)
     return Sums((_tally(extra, trained), Sum.counted(int(_any_row(batch, extra).sum()), int(rows.sum()))))
 
 
-def _last_other(batch: Batch, filler: Bools) -> NDArray[np.int64]:
+def closing(batch: Batch, filler: Bools) -> NDArray[np.int64]:
     """Position in its row of the last token that is no ``filler`` ``[n_tokens]``, int64 ``[n_sequences]``; -1 for none."""
     at, stops = np.flatnonzero(filler), batch.splits[1:]
     if not at.size:
-        return np.asarray(np.diff(batch.splits) - 1)
+        return np.asarray(batch.lengths - 1)
     stretch = at - np.arange(at.size)  # the same for fillers that follow each other
     before = np.searchsorted(at, stops)
     nearest = np.maximum(before - 1, 0)
@@ -136,8 +136,8 @@ def _eos_missed(batch: Batch) -> Sum:
     pad = batch.info.pad_token_id
     fillers = ends if pad is None else (*ends, pad)
     filler = np.logical_or.reduce([token == one for one in fillers])
-    lengths = np.diff(batch.splits)
-    end = _last_other(batch, filler) + 1
+    lengths = batch.lengths
+    end = closing(batch, filler) + 1
     judged = real_rows(batch) & (end < lengths) & (end > 0)
     at = np.minimum(batch.splits[:-1] + end, batch.n_tokens - 1)
     judged &= np.isin(token[at], np.array(ends)) & trained[np.maximum(at - 1, 0)]
@@ -202,7 +202,7 @@ def _sampled(batch: Batch) -> Sum:
     """Agreement of mask and engine, in rows that train something and hold tokens of both kinds."""
     has = sampled(batch)
     lacking = flags_in(batch.splits, ~has)
-    rows = real_rows(batch) & (per_sequence_counts(batch) > 0) & (lacking > 0) & (lacking < np.diff(batch.splits))
+    rows = real_rows(batch) & (per_sequence_counts(batch) > 0) & (lacking > 0) & (lacking < batch.lengths)
     if not rows.any():
         return Sum()
     part = restricted(batch, rows, ("response_mask", "is_padding", "rollout_logprob"))
@@ -307,7 +307,7 @@ def _advantage(batch: Batch) -> Sums:
     if trained.all():
         return Sums()
     counts = per_sequence_counts(batch)
-    mixed = (counts > 0) & (counts < np.diff(batch.splits))
+    mixed = (counts > 0) & (counts < batch.lengths)
     batch = restricted(batch, real_rows(batch) & mixed, ("response_mask", "advantage"))
     trained = selection(batch)
     advantage = np.nan_to_num(batch.columns["advantage"].astype(np.float64), posinf=0.0, neginf=0.0)

@@ -22,9 +22,10 @@ from rl_doctor.analyzer.derive import (
     row_sums,
     tokens,
 )
+from rl_doctor.analyzer.histogram import Histogram
 from rl_doctor.analyzer.kernels import Clipping, PolicyRows
 from rl_doctor.analyzer.registry import metric, reduction
-from rl_doctor.analyzer.states import Extremes, Histogram, Sum, Sums, mean
+from rl_doctor.analyzer.states import Extremes, Sum, Sums, mean
 from rl_doctor.store.batch import Batch
 
 NEEDS: Final = ("logprob", "old_logprob")
@@ -79,7 +80,8 @@ def _ratio_extremes(batch: Batch) -> Extremes:
 
 @reduction(zero=Histogram.zero(), needs=NEEDS)
 def _histogram(batch: Batch) -> Histogram:
-    return Histogram.of_counts(policy_rows(batch).tops.sum(axis=0))
+    tops = policy_rows(batch).tops
+    return Histogram.of_counts(tops.sum(axis=0, dtype=tops.dtype))
 
 
 @reduction(zero=Sum(), needs=NEEDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -135,6 +136,29 @@ def _share_of(index: int) -> Callable[[Sums], float]:
     return lambda state: exact_quotient(state[index].total, sum(part.total for part in state.parts))
 
 
+def _with_reward(column: str) -> Reduction:
+    """Sums over sequences of reward squared, component squared and their product, each less the mean of its group."""
+
+    @reduction(zero=Sums(), needs=(column, "reward", "group"), level="rollout")
+    def products(batch: Batch) -> Sums:
+        sides = []
+        for name in ("reward", column):
+            found = groups(batch, name)
+            side = np.full(batch.n_sequences, np.nan)
+            side[found.rows] = found.centred
+            sides.append(side)
+        fine = ~np.isnan(sides[0] + sides[1])
+        whole, part = sides[0][fine], sides[1][fine]
+        return Sums(tuple(Sum.of(product) for product in (whole * whole, part * part, whole * part)))
+
+    return products
+
+
+def _explained(state: Sums) -> float:
+    whole, part, both = (item.value for item in state.parts) if state.parts else (0.0, 0.0, 0.0)
+    return both * both / (whole * part) if whole * part > 0.0 else math.nan
+
+
 @family("reward.component.", REWARD_COMPONENT_PREFIX)
 def _components(columns: tuple[str, ...]) -> Iterable[Metric]:
     """Mean, standard deviation and share of the within-group variance of each reward component."""
@@ -164,4 +188,9 @@ def _components(columns: tuple[str, ...]) -> Iterable[Metric]:
             f"{name}.variance_share", "1", squares, _share_of(index), _SOURCE,
             f"Share {of} in the within-group variance of all components, each times its configured weight squared (default 1).",
             formula="w_c^2 sum_g var_g R_c / sum_k w_k^2 sum_g var_g R_k",
+        )  # fmt: skip
+        yield Metric(
+            f"{name}.explained", "1", _with_reward(column), _explained, _SOURCE,
+            f"Share of the within-group variance of the reward that a multiple {of} explains, whatever its weight.",
+            formula="(sum_i dR dR_c)^2 / (sum_i dR^2 sum_i dR_c^2), d: less the mean of the group",
         )  # fmt: skip

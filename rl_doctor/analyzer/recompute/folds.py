@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from rl_doctor.analyzer.dialects.recipes import CELL, UNDIVIDED, Fold, How
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, Entries
 from rl_doctor.analyzer.recompute.stages import Shares, Terms, average, certain
 from rl_doctor.analyzer.states import Keyed, Sum, Sums
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 _ODD: Final = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -56,7 +56,7 @@ def _column(batch: Batch, name: str) -> Floats:
     return np.where(known(column), column.astype(np.float64), np.nan)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Pieces:
     """Rows that are parts of something longer.
 

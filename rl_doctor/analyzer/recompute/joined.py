@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rl_doctor.analyzer.dialects.recipes import Joined
 from rl_doctor.analyzer.recompute.folds import total
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, entry
 from rl_doctor.analyzer.registry import Reduction
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 Reader = Callable[[Any], Entries]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Several:
     """The states of several reductions of the same level."""
 

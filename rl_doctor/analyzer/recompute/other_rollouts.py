@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, known
 from rl_doctor.analyzer.recompute.registry import TOLERANCE, Entries, entry
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.codes import codes
 
@@ -17,7 +18,7 @@ Values = Callable[[Batch], Floats]
 """Batch -> one number per row, float64 ``[n_sequences]``, NaN for a row that does not count."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Other:
     """Another way to a number per generation batch: name and sentence of a ``Hypothesis``, and columns that it needs beside."""
 

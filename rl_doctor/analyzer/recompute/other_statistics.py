@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,13 +19,14 @@ from rl_doctor.analyzer.recompute.statistics import (
     deviation_of,
 )
 from rl_doctor.analyzer.registry import Reduction
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 Draw = Callable[[Batch], Statistics]
 """Batch -> quantities of its rows or tokens."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Drawn:
     """How a statistic of a batch is made.
 

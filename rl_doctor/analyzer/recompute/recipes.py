@@ -12,14 +12,15 @@ import numpy as np
 from rl_doctor.analyzer.derive import Floats, derived, per_sequence_sums, selected_splits, selection
 from rl_doctor.analyzer.dialects.recipes import CELL, Recipe
 from rl_doctor.analyzer.dialects.registry import Name, Trainer, bounds_of, matching, pattern, plain, spelled
-from rl_doctor.analyzer.engine import lacking
 from rl_doctor.analyzer.formulas.segments import segment_extremes
-from rl_doctor.analyzer.recompute.configured import Made, holds, resolved, setting
+from rl_doctor.analyzer.needs import lacking
+from rl_doctor.analyzer.recompute.configured import Made, holds, other_range, resolved, setting
+from rl_doctor.analyzer.recompute.extremes import Range, Ranges
 from rl_doctor.analyzer.recompute.folds import NO_PIECES, Pair, Pieces, folded, row_scale, shares_of, staged_values
 from rl_doctor.analyzer.recompute.joined import joined
 from rl_doctor.analyzer.recompute.quantities.registry import Values, evaluated, find_quantity
-from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Logged, entry
-from rl_doctor.analyzer.recompute.stages import Range, Ranges, Share, Shares, keyed_rows, sums_by
+from rl_doctor.analyzer.recompute.registry import TOLERANCE, UNKNOWN, Entries, Hypothesis, Logged, entry
+from rl_doctor.analyzer.recompute.stages import Share, Shares, keyed_rows, sums_by
 from rl_doctor.analyzer.recompute.statistics import (
     NONE,
     Reading,
@@ -110,16 +111,29 @@ def _keys(item: Name, native: str, words: Mapping[str, str], info: RunInfo) -> I
         if all(holds(setting(name, info, words), values) for name, values in recipe.when.items()):
             made = resolved(recipe, info, words)
             if made is not None:
-                yield logged(native, metric, made)
+                key, told = logged(native, metric, made), other_range(recipe, info)
+                other = None if told is None else resolved(recipe, info, words, elsewhere=True)
+                if told is None or other is None:
+                    yield key
+                else:
+                    first = (Hypothesis(*told, *_joined(other)),)
+                    yield replace(key, hypotheses=partial(_with_first, first, key.hypotheses))
+
+
+def _with_first(first: tuple[Hypothesis, ...], others: Callable[[], tuple[Hypothesis, ...]]) -> tuple[Hypothesis, ...]:
+    return (*first, *others())
 
 
 def logged(native: str, metric: str | None, made: Made) -> Logged:
     """One key, recomputed by its recipe."""
-    reduction, entries = _reduced(made)
-    if made.beside:
-        reduction, entries = joined([(reduction, entries), *map(_reduced, made.beside)], made.recipe.joined)
     hypotheses = partial(other_recipes, made, _reduced, _share_of)
-    return Logged(native, metric, made.recipe.unit, reduction, entries, "step", hypotheses)
+    return Logged(native, metric, made.recipe.unit, *_joined(made), "step", hypotheses)
+
+
+def _joined(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:
+    """A recipe with those that go into its number as well."""
+    own = _reduced(made)
+    return joined([own, *map(_reduced, made.beside)], made.recipe.joined) if made.beside else own
 
 
 def _reduced(made: Made) -> tuple[Reduction, Callable[[Any], Entries]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -12,6 +12,7 @@ from rl_doctor.analyzer.dialects.recognise import find_trainer
 from rl_doctor.analyzer.dialects.registry import Version, bounds_of, dotted
 from rl_doctor.analyzer.registry import Metric, Reduction
 from rl_doctor.discovery import import_modules
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunInfo
 
 EPSILON32: Final = 2.0**-23
@@ -20,7 +21,7 @@ TOLERANCE: Final = 1e-6
 """Error that a float32 reduction may make, in units of the mean absolute summand."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entries:
     """What a trainer appends to the list that it averages when it logs.
 
@@ -42,6 +43,15 @@ class Entries:
     def __add__(self, other: Entries, /) -> Entries:
         return Entries(self.total + other.total, self.number + other.number, self.tolerance + other.tolerance)
 
+    def to_row(self) -> dict[str, Any]:
+        """A JSON-compatible form that loses nothing."""
+        return {"total": self.total.hex(), "number": self.number, "tolerance": self.tolerance.hex()}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Entries:
+        """Read what ``to_row`` wrote."""
+        return cls(float.fromhex(row["total"]), row["number"], float.fromhex(row["tolerance"]))
+
 
 NEWEST: Final[Mapping[str, Version]] = {"verl": (0, 9), "trl": (1, 16), "openrlhf": (0, 11)}
 """The newest version whose definitions are known, of the trainers whose definitions depend on it."""
@@ -57,7 +67,7 @@ def entry(value: float, tolerance: float = 0.0) -> Entries:
 Window = Literal["mean", "per_step", "step"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Hypothesis:
     """A way in which a trainer may arrive at another number than its definition says.
 
@@ -74,7 +84,7 @@ class Hypothesis:
     entries: Callable[[Any], Entries]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Logged:
     """One native key of a trainer.
 
@@ -89,6 +99,8 @@ class Logged:
         hypotheses: makes known ways to get it wrong, the most specific first; asked only where the logged number is another.
         instead: the same key as other versions define it, where the run's description leaves open which it was. Of all these
             the first is compared that is equal to what was logged at every step; where none is, the key is not.
+        open: why else it is open what it is, such as a setting that is not known: it is then compared like one with ``instead``,
+            even where it has no other meaning that can be recomputed. "" for nothing.
     """
 
     name: str
@@ -99,13 +111,14 @@ class Logged:
     window: Window = "mean"
     hypotheses: Callable[[], tuple[Hypothesis, ...]] = tuple
     instead: tuple[Logged, ...] = ()
+    open: str = ""
 
 
 Keys = Callable[[RunInfo, Collection[str], Collection[str]], tuple[Logged, ...]]
 """(Run's description, its columns, names that it logged) -> what can be recomputed."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Dialect:
     """What one trainer logs.
 
@@ -159,6 +172,8 @@ def find_dialect(info: RunInfo) -> Dialect | None:
     It lists the keys that the trainer's own module recomputes, and those beside them that its table has recipes for. A version
     that is newer than all that are known is taken to log as the newest of them does, as long as its major number is the same.
     """
+    if not info.trainer:  # what recomputes need not be loaded
+        return None
     trainer, bounds = find_trainer(info.trainer), bounds_of(info.trainer_version)
     newest = None if trainer is None else NEWEST.get(trainer.name)
     if newest is not None and bounds.low is not None and bounds.low[0] > newest[0]:

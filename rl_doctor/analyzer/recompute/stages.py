@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from rl_doctor.analyzer.exact import exact_totals, short_total
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, entry
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.analyzer.states import Keyed, Sum, Sums
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 Flags = NDArray[np.bool_]
@@ -34,7 +34,7 @@ _FEW_KEYS: Final = 1 << 16
 """Numbers below it are sorted in 16 bits."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Shares:
     """What each sequence adds to a micro-batch's average.
 
@@ -131,7 +131,7 @@ def _sum_of(value: float, count: int) -> Sum:
     return Sum(short_total([value]), count) if math.isfinite(value) else Sum.of(np.array([value]), count)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Groups:
     """Rows of a batch by their key.
 
@@ -214,7 +214,7 @@ def _sums_of(values: Sequence[float], counts: Sequence[int]) -> list[Sum]:
     return [_sum_of(value, count) for value, count in zip(values, counts, strict=True)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Summed(Reduction):
     """A reduction that ``sums_by`` made.
 
@@ -367,85 +367,3 @@ def clip_flags(ratio: Floats, advantage: Floats, low: float, high: float) -> tup
 def k3_size(x: Floats, value: Floats) -> Floats:
     """Size of the summands of k3 ``value`` at ``x``: trainers evaluate exp(x) - x - 1 term by term in float32."""
     return value + EPSILON32 / TOLERANCE * (np.exp(x) + np.abs(x) + 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Extremes over the sequences of a micro-batch, as they are and with the slack at a threshold; NaN is left out."""
-
-    low: float = math.inf
-    high: float = -math.inf
-    lowest: float = math.inf
-    highest: float = -math.inf
-    rows: int = 0
-
-    @classmethod
-    def of(cls, values: Floats, slack: Floats) -> Range:
-        """The range of ``values`` ``[n]``, each uncertain by ``slack`` ``[n]``."""
-        kept = ~np.isnan(values)
-        if not kept.any():
-            return cls(rows=len(values))
-        value, wide = values[kept], slack[kept]
-        return cls(float(value.min()), float(value.max()), float((value - wide).min()), float((value + wide).max()), len(values))
-
-    def __add__(self, other: Range, /) -> Range:
-        return Range(
-            min(self.low, other.low),
-            max(self.high, other.high),
-            min(self.lowest, other.lowest),
-            max(self.highest, other.highest),
-            self.rows + other.rows,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """One ``Range`` per micro-batch."""
-
-    groups: Mapping[tuple[int, ...], Range]
-
-    @property
-    def count(self) -> int:
-        """Number of sequences."""
-        return sum(item.rows for item in self.groups.values())
-
-    def __add__(self, other: Ranges, /) -> Ranges:
-        merged = dict(self.groups)
-        for key, item in other.groups.items():
-            merged[key] = merged[key] + item if key in merged else item
-        return Ranges(dict(sorted(merged.items())))
-
-
-def ranges_by(
-    values: Callable[[Batch], tuple[Floats, Floats]], *, needs: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> Reduction:
-    """A token reduction: the range over sequences, per micro-batch, of (value, slack), each ``[n_sequences]``."""
-
-    def partial(batch: Batch) -> Ranges:
-        value, slack = values(batch)
-        return Ranges({key: Range.of(value[rows], slack[rows]) for key, rows in keyed_rows(batch, MICROBATCH)})
-
-    return Reduction(partial, Ranges({}), ("microbatch", *needs), (*MICROBATCH, *optional), "token")
-
-
-def smallest(expected_rows: int | None) -> Callable[[Ranges], Entries]:
-    """One entry per micro-batch: the smallest value of a sequence."""
-    return _extreme(expected_rows, lambda item: (item.low, item.low - item.lowest))
-
-
-def largest(expected_rows: int | None) -> Callable[[Ranges], Entries]:
-    """One entry per micro-batch: the largest value of a sequence."""
-    return _extreme(expected_rows, lambda item: (item.high, item.highest - item.high))
-
-
-def _extreme(expected_rows: int | None, pick: Callable[[Range], tuple[float, float]]) -> Callable[[Ranges], Entries]:
-    def entries(state: Ranges) -> Entries:
-        if expected_rows is not None and any(item.rows != expected_rows for item in state.groups.values()):
-            return UNKNOWN
-        total = Entries()
-        for item in state.groups.values():
-            value, slack = pick(item)
-            total += entry(value, slack + TOLERANCE * abs(value)) if math.isfinite(value) else Entries()
-        return total
-
-    return entries

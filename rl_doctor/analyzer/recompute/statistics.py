@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,10 +14,11 @@ from rl_doctor.analyzer.moments import variance
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, Entries, entry
 from rl_doctor.analyzer.recompute.stages import rounded_sum
 from rl_doctor.analyzer.states import Extremes, Sum, Sums
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Statistic:
     """One quantity: ``sums`` of x, of x squared, of the size of x's own summands, and of what may flip; and its extremes."""
 
@@ -58,7 +58,7 @@ class Statistic:
         return variance(self.sums, ddof)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Statistics:
     """Quantities by name."""
 

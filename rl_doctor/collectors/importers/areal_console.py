@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import Any, Final
 
 from rl_doctor.collectors.importers.console import lines, seen
 from rl_doctor.collectors.importers.numbers import as_count
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
 
-_STEP: Final = re.compile(r"\bTrain step (\d+)/\d+ done\b")
-_VALUE: Final = re.compile(r"[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf)")
-_GRID: Final = re.compile(r"│ [\w./@-]+\s*│\s+[-+]?(?:\d[\d.]*e[-+]\d+|nan|inf)\s*│")
+_STEP: Final = when_used(r"\bTrain step (\d+)/\d+ done\b")
+_VALUE: Final = when_used(r"[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf)")
+_GRID: Final = when_used(r"│ [\w./@-]+\s*│\s+[-+]?(?:\d[\d.]*e[-+]\d+|nan|inf)\s*│")
 
 _LONGEST: Final = 20_000
 """Characters that no row of a grid has."""

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rl_doctor.collectors.importers.numbers import as_count
+from rl_doctor.collectors.importers.patterns import when_used
 
-BAR: Final = re.compile(r"\d{1,3}%\|[^|]{0,300}\|\s*(\d+)/(\d+) \[([^\]\n]{0,2000})\]")
+BAR: Final = when_used(r"\d{1,3}%\|[^|]{0,300}\|\s*(\d+)/(\d+) \[([^\]\n]{0,2000})\]")
 """A drawn bar: its count, its total, and what stands in brackets."""
-_LABEL: Final = re.compile(r"([A-Za-z][A-Za-z_-]*(?: [\w\[\]/().-]+){0,6}) ?:\s*$")
-_TRAINING: Final = re.compile(r"train|step|iteration|episode|epoch", re.IGNORECASE)
+_LABEL: Final = when_used(r"([A-Za-z][A-Za-z_-]*(?: [\w\[\]/().-]+){0,6}) ?:\s*$")
+_TRAINING: Final = when_used(r"train|step|iteration|episode|epoch", re.IGNORECASE)
 _KEPT: Final = 6
 _OFTEN: Final = 3
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import re
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache
@@ -15,6 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.text_file import GZIP, decode, encoding_of, unpacked
 from rl_doctor.errors import InputError
 
@@ -25,8 +25,8 @@ BLOCK: Final = 1 << 20
 """Bytes that are read at once."""
 LONGEST: Final = 1 << 25
 """Characters of a line that are kept."""
-_COLOURS: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_PREFIX: Final = re.compile(
+_COLOURS: Final = when_used(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_PREFIX: Final = when_used(
     r"(?:\s*(?:"
     r"\[\d+(?:;\d+)*m"  # a colour that lost its escape character
     r"|\((?:[^()]{0,80} )?pid=\d+[^()]{0,80}\)"  # Ray

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from rl_doctor.collectors.importers.csv_table import form_of_sample, read_table
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer, part_of
 from rl_doctor.collectors.importers.several_runs import one_run
 from rl_doctor.errors import InputError
 from rl_doctor.store.step_axis import plain_name, step_names
 
-_BAND: Final = re.compile(r"(.+)__(MIN|MAX)")
-_OF_RUN: Final = re.compile(r"(.+) - (.+)")
+_BAND: Final = when_used(r"(.+)__(MIN|MAX)")
+_OF_RUN: Final = when_used(r"(.+) - (.+)")
 _RUNS_TABLE: Final = frozenset({"Name", "State"})
 _OF_RUNS_TABLE: Final = frozenset({"Created", "Runtime", "User", "Tags", "Notes", "Sweep", "ID"})
-_TAG: Final = re.compile(r".*\btag-(.+)|.*_tag_(.+)")
+_TAG: Final = when_used(r".*\btag-(.+)|.*_tag_(.+)")
 
 
 def _names(sample: Sample) -> tuple[str, ...]:

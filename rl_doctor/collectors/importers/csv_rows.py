@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from rl_doctor.collectors.importers.numbers import number
+from rl_doctor.frozen import frozen
 from rl_doctor.store.step_axis import step_names
 
 DELIMITERS: Final = (",", ";", "\t", "|")
@@ -17,7 +17,7 @@ _DIGITS: Final = frozenset("0123456789")
 _LONGEST_CELL: Final = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """How a table is written: what separates its cells, and the names of its columns."""
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
 from rl_doctor.collectors.importers.console import seen
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.printed_rows import printed_rows
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble
 
 _MARKS: Final = ("'step': ", '"step": ', "'global_step': ", '"global_step": ')
-_ROW: Final = re.compile(rf"\{{(?:['\"][^'\"\n]{{1,200}}['\"]: [^{{}}]{{0,20000}}?)??(?:{'|'.join(_MARKS)})['\"]?(\d+)")
-_JSON: Final = re.compile(r"\s*(?:\{\s*\"|\[\s*[\[{])")
+_ROW: Final = when_used(rf"\{{(?:['\"][^'\"\n]{{1,200}}['\"]: [^{{}}]{{0,20000}}?)??(?:{'|'.join(_MARKS)})['\"]?(\d+)")
+_JSON: Final = when_used(r"\s*(?:\{\s*\"|\[\s*[\[{])")
 _FEWEST: Final = 3
 """Steps from which a text is a log."""
 

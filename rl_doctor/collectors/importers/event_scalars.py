@@ -23,6 +23,7 @@ from rl_doctor.collectors.importers.protobuf import FIXED32, member, placed, sig
 from rl_doctor.collectors.importers.tfrecords import find_records, windows
 from rl_doctor.collectors.importers.tracker_config import info_of
 from rl_doctor.errors import InputError
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.metric_log import split_of
 
@@ -47,7 +48,7 @@ Indices = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Scalar:
     """A scalar of an event: its name, the number, where its bytes start in the event, and how they are read."""
 
@@ -57,7 +58,7 @@ class _Scalar:
     type: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Form:
     """What events have in common that differ in their scalars alone; places count from behind the step.
 

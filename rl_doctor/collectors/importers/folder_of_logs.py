@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rl_doctor.collectors.importers.joining import common_info, is_counted, join, same_run
 from rl_doctor.collectors.importers.registry import Fit, Imported, Importer, Sample, find, importer, sample
 from rl_doctor.collectors.importers.row_numbers import COUNTED
-from rl_doctor.errors import DoctorError, InputError, NothingToJudgeError
+from rl_doctor.errors import DoctorError, InputError, NothingToJudgeError, SeveralRunsError
+from rl_doctor.frozen import frozen
 
 _NAME: Final = "folder-of-logs"
 _MOST: Final = 512
@@ -18,7 +18,7 @@ _MOST: Final = 512
 _SHOWN: Final = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Found:
     """A file that was read."""
 
@@ -76,7 +76,7 @@ def read(path: Path) -> Imported:
     if len(runs) > 1:
         shown = [f"{' + '.join(found.name for found in run)} (steps {_range(run)})" for run in runs[:_SHOWN]]
         more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
-        raise InputError(f"{path}: logs of {len(runs)} runs: {', '.join(shown)}{more}; check them one by one")
+        raise SeveralRunsError(f"{path}: logs of {len(runs)} runs: {', '.join(shown)}{more}; check them one by one")
     log, notes = join([(found.name, found.log.log) for found in read_])
     ignored = len([name for name in seen.entries if not name.startswith(".")]) - len(
         {found.name.split("/")[0] for found in read_}

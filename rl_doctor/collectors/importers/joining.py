@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.metric_log import MetricLog, Points, ordered
 
@@ -29,7 +30,7 @@ _THROUGHOUT: Final = 0.8
 """Share of the shorter log's steps at which they do; a part that was resumed overlaps less."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Shared:
     """What two logs have in common.
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any, Final
 
 from rl_doctor.collectors.importers import json_lines
 from rl_doctor.collectors.importers.json_forms import gathered
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer, part_of
 from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.collectors.importers.text_file import read_text
 from rl_doctor.errors import InputError, NothingToJudgeError
 
-_BEGINS: Final = re.compile(r'\[\s*[\[{]|\{\s*"')
-_BETWEEN: Final = re.compile(r"[\s,]*")
+_BEGINS: Final = when_used(r'\[\s*[\[{]|\{\s*"')
+_BETWEEN: Final = when_used(r"[\s,]*")
 
 
 def _recognises(sample: Sample) -> Fit:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-_WRAPPED: Final = re.compile(
+from rl_doctor.collectors.importers.patterns import when_used
+
+_WRAPPED: Final = when_used(
     r"\b(?:np|numpy|torch|jnp)\.\w+\(([^()]*)\)|\btensor\(([^(),]*)[^()]*\)|\barray\(([^()\[\],]*)[^()\[\]]*\)"
 )
-_WORD: Final = re.compile(r"(?<=: )(-?)(nan|inf|None|True|False)\b")
+_WORD: Final = when_used(r"(?<=: )(-?)(nan|inf|None|True|False)\b")
 _WORDS: Final = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
-_BRACE: Final = re.compile(r"[{}]")
-_PAIR: Final = re.compile(r"""(['"])((?:(?!\1).){1,300})\1\s*:\s*("[^"]*"|'[^']*'|[^,{}\[\]'"]+)""")
+_BRACE: Final = when_used(r"[{}]")
+_PAIR: Final = when_used(r"""(['"])((?:(?!\1).){1,300})\1\s*:\s*("[^"]*"|'[^']*'|[^,{}\[\]'"]+)""")
 
 
 def record(text: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,14 +9,13 @@ from typing import Final
 
 from rl_doctor.collectors.importers.console import lines, seen
 from rl_doctor.collectors.importers.numbers import as_count
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
 
-_LINE: Final = re.compile(r"Epoch:\s*(?:\[(\d+)/\d+\]\((\d+)/(\d+)\)|(\d+), Step: (\d+)/(\d+))[, ]")
-_PAIR: Final = re.compile(
-    r"(?:^|[,\s])\s*([A-Za-z][A-Za-z_]*(?: [A-Za-z]+){0,3}):\s*([-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf))"
-)
+_LINE: Final = when_used(r"Epoch:\s*(?:\[(\d+)/\d+\]\((\d+)/(\d+)\)|(\d+), Step: (\d+)/(\d+))[, ]")
+_PAIR: Final = when_used(r"(?:^|[,\s])\s*([A-Za-z][A-Za-z_]*(?: [A-Za-z]+){0,3}):\s*([-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf))")
 _NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Reward": "reward",

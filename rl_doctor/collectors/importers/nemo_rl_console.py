@@ -10,14 +10,15 @@ from typing import Final
 
 from rl_doctor.collectors.importers.console import bare, lines, seen
 from rl_doctor.collectors.importers.numbers import as_count
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
 
-_HEADING: Final = re.compile(r"(?<!=)={10,} (Epoch|Step) (\d+)/(\d+) ={10,}")
-_VALIDATION: Final = re.compile(r"Starting validation at step (\d+)")
-_RESULTS: Final = re.compile(r"(Training|Validation) Results(?: for `([^`]+)` set)?:\s*$")
-_ITEM: Final = re.compile(r"\s*• ([A-Za-z][\w .()/-]*?): ([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))(?: \w+)?\s*$")
+_HEADING: Final = when_used(r"(?<!=)={10,} (Epoch|Step) (\d+)/(\d+) ={10,}")
+_VALIDATION: Final = when_used(r"Starting validation at step (\d+)")
+_RESULTS: Final = when_used(r"(Training|Validation) Results(?: for `([^`]+)` set)?:\s*$")
+_ITEM: Final = when_used(r"\s*• ([A-Za-z][\w .()/-]*?): ([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))(?: \w+)?\s*$")
 _NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Loss": "loss",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-_WRAPPED: Final = re.compile(r"(?:np|numpy|torch|jnp)\.\w+\((.*)\)|tensor\(([^,)]+).*\)")
-_DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?(\d+),(\d+)(?:[eE][-+]?\d+)?%?\s*")
+from rl_doctor.collectors.importers.patterns import when_used
+
+_WRAPPED: Final = when_used(r"(?:np|numpy|torch|jnp)\.\w+\((.*)\)|tensor\(([^,)]+).*\)")
+_DECIMAL_COMMA: Final = when_used(r"\s*[-+]?(\d+),(\d+)(?:[eE][-+]?\d+)?%?\s*")
 _LONGEST_COUNT: Final = 15
 _THOUSANDS: Final = 3
 _WORDS: Final = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "true": 1.0, "false": 0.0}

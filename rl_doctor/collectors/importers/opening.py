@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from rl_doctor.collectors.importers.joining import common_info, join, of_two_runs
 from rl_doctor.collectors.importers.pairs_console import numbers_without_step
+from rl_doctor.collectors.importers.parquet_history import is_history
 from rl_doctor.collectors.importers.registry import ADDRESS, Imported, Sample, find, part_of, sample
-from rl_doctor.errors import InputError, UsageError
+from rl_doctor.errors import InputError, NothingToJudgeError, SeveralRunsError, UsageError
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.aliases import ALIASES
 from rl_doctor.store.facts import StoreFacts
@@ -21,6 +23,11 @@ from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.presence import floats
 from rl_doctor.store.run import Run, is_stored, open_run
 from rl_doctor.store.writer import RunWriter
+
+_MOST: Final = 512
+"""Entries of a folder that are looked at."""
+_SHOWN: Final = 12
+"""Runs of a folder that are named."""
 
 Kinds = Callable[[RunInfo, MetricLog], tuple[str, ...]]
 """What a log is one of (its trainer, what it learns from), "" where that is unknown."""
@@ -100,6 +107,8 @@ def import_log(paths: Sequence[Path], folder: Path, told: RunInfo, kinds: Kinds 
 def _read(path: Path) -> tuple[str, Imported]:
     seen = sample(path)
     chosen = find(seen)
+    if seen.folder and (recorded := recordings_in(path, seen.entries)):
+        raise SeveralRunsError(_recordings(path, recorded, log=chosen is not None))
     file, run = part_of(path)
     if run is not None and not (chosen and chosen.parts):
         raise InputError(f"{path}: no such file; {file.name} holds one run, give it without #{run}")
@@ -115,6 +124,31 @@ def _read(path: Path) -> tuple[str, Imported]:
             f"{address}: not recognised: of servers only wandb's runs are read; give wandb://ENTITY/PROJECT/RUN_ID or a file"
         )
     raise InputError(f"{path}: not recognised as a run or a log{_nearest(seen)} (rl-doctor import --list names the formats)")
+
+
+def recordings_in(folder: Path, names: Iterable[str]) -> list[str]:
+    """The recorded runs among the entries of a folder, by name: run folders, and Parquet files that open as runs."""
+    shown = [name for name in names if not name.startswith(".")][:_MOST]
+    return [name for name in shown if _is_recording(folder / name)]
+
+
+def _is_recording(path: Path) -> bool:
+    try:
+        return is_stored(path) and (path.is_dir() or not is_history(path)) and bool(path.is_dir() or open_run(path).columns)
+    except NothingToJudgeError:
+        return False  # Parquet of something else
+    except InputError:
+        return True  # damaged: whoever asks for the folder has to hear of it
+    except OSError:
+        return False
+
+
+def _recordings(folder: Path, names: Sequence[str], *, log: bool) -> str:
+    """Why a folder with recorded runs is not judged as a log."""
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    runs = "1 recorded run" if len(names) == 1 else f"{len(names)} recorded runs"
+    which = "it" if len(names) == 1 and not log else "one, or each of them"
+    return f"{folder}: no run itself, but a folder with {runs}{' and logs' if log else ''}: {shown}; name {which}"
 
 
 def _nearest(seen: Sample) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -10,11 +9,12 @@ from typing import Final
 from rl_doctor.collectors.importers.console import lines, seen
 from rl_doctor.collectors.importers.literal import closing, record
 from rl_doctor.collectors.importers.numbers import as_count
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
 
-_LINE: Final = re.compile(r"\b(?:Global step (\d+): |global_step (\d+), eval_metrics: )\{(?=['\"])")
+_LINE: Final = when_used(r"\b(?:Global step (\d+): |global_step (\d+), eval_metrics: )\{(?=['\"])")
 
 
 def _recognises(sample: Sample) -> Fit:

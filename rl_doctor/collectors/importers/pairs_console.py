@@ -5,29 +5,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rl_doctor.collectors.importers.bars import BAR
 from rl_doctor.collectors.importers.console import lines, seen
 from rl_doctor.collectors.importers.numbers import as_count
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
+from rl_doctor.frozen import frozen
 
-_STEP: Final = re.compile(
+_STEP: Final = when_used(
     r"(?<![A-Za-z_])(?:global[ _-]?|train(?:ing)?[ _-]?|optim(?:izer)?[ _-]?|update[ _-]?)?(?:step|iteration|iter|update)s?"
     r"(?:\s*[:=#]\s*|\s+|\s*[\[(]\s*)(\d{1,12})(?![\d.])(?:\s*/\s*(\d+))?",
     re.IGNORECASE,
 )
-_EPOCH: Final = re.compile(r"(?<![A-Za-z_])epoch(?:\s*[:=#]\s*|\s+|\s*[\[(]\s*)(\d{1,6})(?![\d.])", re.IGNORECASE)
-_PAIR: Final = re.compile(
+_EPOCH: Final = when_used(r"(?<![A-Za-z_])epoch(?:\s*[:=#]\s*|\s+|\s*[\[(]\s*)(\d{1,6})(?![\d.])", re.IGNORECASE)
+_PAIR: Final = when_used(
     r"(?:^|(?<=[\s,;|(\[{]))([A-Za-z_][\w./@%-]{0,80}(?: [A-Za-z_(][\w./@%()-]{0,40}){0,3}) ?(?:[:=]|: |=) ?"
     r"([-+]?(?:\d[\d.]{0,40}(?:[eE][-+]?\d{1,3})?|nan|inf)%?)(?=[\s,;|)\]}]|$|[A-Za-z]{1,3}(?:[\s,;|)\]}]|$))"
 )
 _FIGURE: Final = r"([-+]?(?:\d[\d.]{0,40}(?:e[-+]?\d{1,3})?|nan|inf)%?)(?:[a-z]{1,3})?(?:, |\s*$)"
-_PLAIN_PAIR: Final = re.compile(rf"([a-z_][\w./@% -]{{0,120}}?) {_FIGURE}", re.IGNORECASE)
-_PLAIN: Final = re.compile(
+_PLAIN_PAIR: Final = when_used(rf"([a-z_][\w./@% -]{{0,120}}?) {_FIGURE}", re.IGNORECASE)
+_PLAIN: Final = when_used(
     rf":\s*(?:[a-z_][\w./@%-]{{0,80}}(?: [a-z_][\w./@%-]{{0,40}}){{0,3}} {_FIGURE}){{2,100}}", re.IGNORECASE
 )
 """Names and numbers with nothing but a blank between: ``iter 10: loss 4.25, time 120.00ms, mfu 31.20%``."""
@@ -68,7 +69,7 @@ def read(path: Path) -> Imported:
     return Imported(found.log, notes=(*reader.notes(), *found.notes))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Record:
     """What a line tells."""
 

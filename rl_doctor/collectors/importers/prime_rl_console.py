@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,16 +9,17 @@ from typing import Final
 
 from rl_doctor.collectors.importers.console import lines, seen
 from rl_doctor.collectors.importers.numbers import as_count
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
 
-_LINE: Final = re.compile(r"(?<!Micro )\bStep (\d+)\)? \| (?=.*\|)")
-_SIGNED: Final = re.compile(
+_LINE: Final = when_used(r"(?<!Micro )\bStep (\d+)\)? \| (?=.*\|)")
+_SIGNED: Final = when_used(
     r"(?<!Micro )\bStep \d+ \| [^|\n]{1,30} \| (?:Loss:? [-\d.naif]+ \| (?:Entropy|Grad\. Norm)|Reward:? [-\d.naif]+ \|)"
 )
-_PAIR: Final = re.compile(r"([A-Z][A-Za-z. -]*?):?\s+([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)%?)(?=\s|$)")
-_EVALUATED: Final = re.compile(r"\bEvaluated (\S+) \(Step \d+")
+_PAIR: Final = when_used(r"([A-Z][A-Za-z. -]*?):?\s+([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)%?)(?=\s|$)")
+_EVALUATED: Final = when_used(r"\bEvaluated (\S+) \(Step \d+")
 _TRAINER: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Loss": "loss/mean",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from math import gcd
 from pathlib import Path
@@ -14,10 +12,12 @@ from rl_doctor.collectors.importers.bars import Bars, split
 from rl_doctor.collectors.importers.console import bare, lines
 from rl_doctor.collectors.importers.literal import Template, closing, pieces_of, record
 from rl_doctor.collectors.importers.numbers import number, whole
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.rows import Row
 from rl_doctor.collectors.importers.swift_log import COUNTED, PROGRESS
+from rl_doctor.frozen import frozen
 
-_OPENING: Final = re.compile(r"\{['\"][^'\"\n]{1,200}['\"]: ")
+_OPENING: Final = when_used(r"\{['\"][^'\"\n]{1,200}['\"]: ")
 _NAMED: Final = ("step", "global_step", "train/global_step")
 _HINTS: Final = ("epoch", "step", "loss", "iteration")
 _SUMMARY: Final = ("train_runtime", "train_steps_per_second")
@@ -43,7 +43,7 @@ def printed_rows(path: Path) -> tuple[Iterator[Row], tuple[str, ...]]:
     return reader.placed(steps), (*notes, *said)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Kind:
     """What rows that hold the same names have in common: which value is the step, and whether they are of an evaluation."""
 
@@ -64,7 +64,7 @@ class _Kind:
         return cls(names, Template(names), step, evaluation)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Printed:
     """A row: its kind, its values, and the step that it names."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -13,16 +12,18 @@ from typing import BinaryIO, Final
 
 from rl_doctor.collectors.importers import console
 from rl_doctor.collectors.importers.columns import TooManyNamesError
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.text_file import decode, encoding_of, unpacked
 from rl_doctor.discovery import import_modules
-from rl_doctor.errors import InputError
+from rl_doctor.errors import InputError, unreadable
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.metric_log import MetricLog
 
 HEAD_BYTES: Final = 1 << 18
 """How much of a file recognition looks at, at its beginning and at its end."""
 
-ADDRESS: Final = re.compile(r"[a-z][a-z]+:/+[^/]")
+ADDRESS: Final = when_used(r"[a-z][a-z]+:/+[^/]")
 """What the address of a run online begins with; as a path it has one slash. Its sample has neither bytes nor entries."""
 
 """What a file begins with that may hold several runs."""
@@ -44,7 +45,7 @@ class Fit(IntEnum):
     """Something that only this format has: magic bytes, a member that nobody else writes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sample:
     """What recognition sees of a path.
 
@@ -81,7 +82,7 @@ class Sample:
         return decode(head).replace("\0", "")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Imported:
     """What an importer made of a path.
 
@@ -98,7 +99,7 @@ class Imported:
     empty: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Importer:
     """One foreign format.
 
@@ -182,7 +183,7 @@ def sample(path: Path) -> Sample:
             head = file.read(HEAD_BYTES)
             tail = _tail(file, named.stat().st_size)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+        raise unreadable(path, error) from error
     if not head:
         raise InputError(f"{path}: the file is empty (0 bytes); export it again")
     return Sample(path, head, tail=tail)

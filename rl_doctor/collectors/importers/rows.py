@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from rl_doctor.collectors.importers.row_numbers import last_run, numbered
 from rl_doctor.collectors.importers.row_steps import COUNTER, MANY_RETURNS, passed_over, returns, row_steps
 from rl_doctor.collectors.importers.several_runs import rows_of_run
 from rl_doctor.errors import InputError, NothingToJudgeError
+from rl_doctor.frozen import frozen
 from rl_doctor.store.metric_log import MetricLog, ordered, split_of
 from rl_doctor.store.step_axis import plain_name
 
@@ -37,7 +37,7 @@ _MANY_TEXTS: Final = 8
 """Names of texts from which a log that holds hardly any number is one of texts."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One record of a log: what it holds, by native name, and its step, where it has one."""
 
@@ -52,7 +52,7 @@ def row_of(record: Mapping[str, Any], name: str | None) -> Row:
     return Row(whole(record.get(name)), {key: value for key, value in record.items() if key != name})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Assembled:
     """Rows as series, and what there is to say of them."""
 

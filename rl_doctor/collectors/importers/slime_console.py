@@ -10,12 +10,13 @@ from typing import Final
 from rl_doctor.collectors.importers.console import lines, seen
 from rl_doctor.collectors.importers.literal import closing, record
 from rl_doctor.collectors.importers.numbers import as_count
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
 
-_LINE: Final = re.compile(r"(?<![\w/-])((?:[a-z]+-)?step|rollout|eval|perf|passrate|multi_turn) (\d+): \{(?='[a-z][a-z_]*/)")
-_SIGNED: Final = re.compile(r"(?<![\w/-])(?:step \d+: \{'train/|rollout \d+: \{'rollout/|perf \d+: \{'(?:perf|rollout)/)")
+_LINE: Final = when_used(r"(?<![\w/-])((?:[a-z]+-)?step|rollout|eval|perf|passrate|multi_turn) (\d+): \{(?='[a-z][a-z_]*/)")
+_SIGNED: Final = when_used(r"(?<![\w/-])(?:step \d+: \{'train/|rollout \d+: \{'rollout/|perf \d+: \{'(?:perf|rollout)/)")
 _AXES: Final = frozenset({"train/step", "rollout/step", "eval/step"})
 
 

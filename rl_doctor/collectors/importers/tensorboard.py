@@ -7,7 +7,6 @@ as a plain float (torch, tensorboardX) or as a tensor (TensorFlow 2); they are f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.collectors.importers.event_scalars import Events
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble_points
 from rl_doctor.collectors.importers.unfolding import media_note
@@ -23,7 +23,7 @@ from rl_doctor.schema import RunInfo
 from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.metric_log import Points as Series
 
-_EVENT_FILE: Final = re.compile(r"events\.out\.tfevents\.(\d+)\..*")
+_EVENT_FILE: Final = when_used(r"events\.out\.tfevents\.(\d+)\..*")
 _SPLITS: Final = {
     "train": "", "training": "", "eval": "eval/", "evaluation": "eval/", "val": "eval/", "valid": "eval/", "validation": "eval/",
     "test": "eval/",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import mmap
 import struct
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rl_doctor.frozen import frozen
 
 _LENGTH: Final = struct.Struct("<QI")
 _AROUND: Final = 16
@@ -47,7 +48,7 @@ def _wide_table() -> Words:
     return once
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Records:
     """Where the whole records of a file are.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 from rl_doctor.collectors.importers import text_file
 from rl_doctor.collectors.importers.console import read_bytes, seen
 from rl_doctor.collectors.importers.numbers import whole
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble, row_of
 from rl_doctor.collectors.importers.text_file import check_size, decode
@@ -18,11 +18,11 @@ from rl_doctor.errors import InputError
 from rl_doctor.schema import RunConfig, RunInfo
 
 FILE: Final = "trainer_state.json"
-_MEMBER: Final = re.compile(r'"log_history"\s*:\s*\[')
-_BRACE: Final = re.compile(r'\{\s*"')
+_MEMBER: Final = when_used(r'"log_history"\s*:\s*\[')
+_BRACE: Final = when_used(r'\{\s*"')
 _FAILURES: Final = 1000
 """Places of damage after which no further row is looked for."""
-_CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
+_CHECKPOINT: Final = when_used(r"checkpoint-(\d+)")
 _SETTINGS: Final = (
     "train_batch_size", "logging_steps", "eval_steps", "save_steps", "max_steps", "num_train_epochs", "global_step",
     "num_input_tokens_seen",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
 from rl_doctor.collectors.importers.console import seen
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.printed_rows import printed_rows
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble
 
 _EPOCH: Final = "'epoch': "
 _MARKS: Final = (_EPOCH, "'learning_rate': ", "'grad_norm': ")
-_ROW: Final = re.compile(rf"\{{(?:'[^'\n]{{1,200}}': [^{{}}]{{0,20000}}?)??({'|'.join(_MARKS)})[^{{}}]{{0,20000}}\}}?")
-_STEP: Final = re.compile(r"'(?:global_)?step': ")
+_ROW: Final = when_used(rf"\{{(?:'[^'\n]{{1,200}}': [^{{}}]{{0,20000}}?)??({'|'.join(_MARKS)})[^{{}}]{{0,20000}}\}}?")
+_STEP: Final = when_used(r"'(?:global_)?step': ")
 
 
 def _recognises(sample: Sample) -> Fit:

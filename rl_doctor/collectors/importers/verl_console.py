@@ -10,34 +10,35 @@ from typing import Any, Final
 from rl_doctor.collectors.importers.bars import split
 from rl_doctor.collectors.importers.console import bare, blocks, seen
 from rl_doctor.collectors.importers.numbers import as_count, whole
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import Row, assemble
 from rl_doctor.schema import RunInfo
 
 _NUMBER: Final = r"(?:[-+]?(?:\d[\d.,]*(?:[eE][-+]?\d+)?|nan|inf)|(?:np|numpy)\.\w+\([^()]*\)|None|True|False)"
-_STEP: Final = re.compile(r"(?<![\w/.])step[:=](\d+)(?= - |\s*$)")
-_SIGNED: Final = re.compile(
+_STEP: Final = when_used(r"(?<![\w/.])step[:=](\d+)(?= - |\s*$)")
+_SIGNED: Final = when_used(
     rf"(?<![\w/.])step[:=]\d+(?:\s*\n[^\n]{{0,200}})? - [^\s:][^:\n]{{0,200}}:{_NUMBER}(?:\s|$)", re.MULTILINE
 )
-_LISTED: Final = re.compile(rf"\s*- ([^\s:][^\n]{{0,300}}:{_NUMBER})\s*$")
-_QUOTED: Final = re.compile(rf"[\s({{]*(['\"])([\w@.()-]+/[^'\"]{{1,300}})\1:\s*({_NUMBER}),?[\s)}}]*$")
-_PRINTED: Final = re.compile(r"['\"](?:actor|critic|response_length)/[^'\"\n]{1,100}['\"]:\s*[-\d]")
-_PAIR: Final = re.compile(rf"\s*[^\s:][^\n]{{0,300}}:{_NUMBER}\s*")
-_NUMPY: Final = re.compile(r"(?<=:)\s*(?:np|numpy)\.\w+\(")
-_REPEATED: Final = re.compile(r"\s*\[repeated \d+x across cluster\].*")
-_SEPARATOR: Final = re.compile(r"\s+-\s+|(?<=\d)-\s+(?=[A-Za-z_])|(?<=\d)\s+-(?=[A-Za-z_])")
+_LISTED: Final = when_used(rf"\s*- ([^\s:][^\n]{{0,300}}:{_NUMBER})\s*$")
+_QUOTED: Final = when_used(rf"[\s({{]*(['\"])([\w@.()-]+/[^'\"]{{1,300}})\1:\s*({_NUMBER}),?[\s)}}]*$")
+_PRINTED: Final = when_used(r"['\"](?:actor|critic|response_length)/[^'\"\n]{1,100}['\"]:\s*[-\d]")
+_PAIR: Final = when_used(rf"\s*[^\s:][^\n]{{0,300}}:{_NUMBER}\s*")
+_NUMPY: Final = when_used(r"(?<=:)\s*(?:np|numpy)\.\w+\(")
+_REPEATED: Final = when_used(r"\s*\[repeated \d+x across cluster\].*")
+_SEPARATOR: Final = when_used(r"\s+-\s+|(?<=\d)-\s+(?=[A-Za-z_])|(?<=\d)\s+-(?=[A-Za-z_])")
 _GLOBAL_STEP: Final = "training/global_step"
 _GIVE_UP: Final = 500
 """Lines of others between two lines of a record with a metric to a line, from which the record is over."""
 
-_PLAIN: Final = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
-_PLAIN_QUOTED: Final = re.compile(r" (?:np\.float64\()?(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\)?,?")
+_PLAIN: Final = when_used(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+_PLAIN_QUOTED: Final = when_used(r" (?:np\.float64\()?(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\)?,?")
 _MOST_LINES: Final = 10_000
 """Lines of different names that are kept in mind."""
 _OWN_LINE: Final = 500
 """Characters that a line with a single metric does not have."""
 _FIGURE: Final = r"([-+]?(?:\d[\d.]*+(?:e[-+]?\d++)?+|nan|inf))"
-_FIGURES: Final = re.compile(rf"(?<=[: (]){_FIGURE}(?=[\s),]|$)")
+_FIGURES: Final = when_used(rf"(?<=[: (]){_FIGURE}(?=[\s),]|$)")
 _OTHERS: Final = r"(?:(?![^\n]*(?:\s-|-\s|['\"]))[^\n]*\n){0,50}?"
 """Lines that can neither be the rest of a record that was wrapped nor have a metric of it."""
 _MOST_KINDS: Final = 4

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from rl_doctor.collectors.importers.numbers import whole
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.collectors.importers.tracker_config import info_of
@@ -16,7 +16,7 @@ from rl_doctor.collectors.importers.wandb_records import MAGIC, Framing, Recorde
 from rl_doctor.errors import InputError, NothingToJudgeError
 from rl_doctor.store.step_axis import step_names
 
-_RUN_FOLDER: Final = re.compile(r"(?:offline-)?run-(?P<time>\d{8}_\d{6})-(?P<id>.+)")
+_RUN_FOLDER: Final = when_used(r"(?:offline-)?run-(?P<time>\d{8}_\d{6})-(?P<id>.+)")
 _LISTED: Final = 12
 """Runs of a folder that a message lists, the newest."""
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from rl_doctor.collectors.importers.columns import Columns, TooManyNamesError
+from rl_doctor.collectors.importers.patterns import when_used
 from rl_doctor.collectors.importers.registry import Fit, Imported, Sample, importer
 from rl_doctor.collectors.importers.rows import assemble_columns
 from rl_doctor.collectors.importers.tracker_config import info_of
 from rl_doctor.collectors.importers.unfolding import media_note, unfold
 from rl_doctor.errors import DoctorError, InputError, NothingToJudgeError
 
-_ADDRESS: Final = re.compile(
+_ADDRESS: Final = when_used(
     r"(?:wandb:/+(?P<path>[^/?#]+/[^/?#]+/[^/?#]+)|https?:/+[^/]+/(?P<project>[^/?#]+/[^/?#]+)/runs/(?P<run>[^/?#]+).*)/?"
 )
 _TIMEOUT: Final = 14

@@ -26,6 +26,8 @@ _BLOCK: Final = 1 << 15
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _FRAME: Final = struct.Struct("<IHB")
 _HISTORY, _CONFIG, _METRIC, _RUN, _EXIT = 2, 5, 12, 17, 18
+_OURS: Final = "rl_doctor/"
+"""What rl-doctor writes into the run of a training begins with this; its axis is no step of the rows that it stands in."""
 _KEY, _NESTED, _BOOLEAN, _INTEGER, _NUMBER, _TEXT, _JSON, _VALUE_JSON = 1, 2, 4, 5, 6, 7, 8, 16
 _ITEM_KEY, _VALUE_KEY = 0x0A, b"\x82\x01"
 _LONG: Final = 0x80
@@ -149,8 +151,9 @@ class Recorded:
         elif number == _CONFIG:
             self._configure(body)
         elif number == _METRIC:
-            if axis := member(body, 4):
-                self.axes.add(_text(axis))
+            axis = _text(member(body, 4))
+            if axis and not axis.startswith(_OURS):
+                self.axes.add(axis)
         elif number == _RUN:
             self.run_id = _text(member(body, 1)) or self.run_id
             self.project = _text(member(body, 3)) or self.project

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from rl_doctor import Run, open_run
-from tests.trainers.openrlhf.cpu import ROOT, environment
+from tests.trainers.openrlhf.cpu import environment
+from tests.trainers.warm import Warm
 
-TIMEOUT = 550
+IMPORTS = ("torch", "transformers.models.qwen2.modeling_qwen2", "deepspeed", "ray", "peft", "datasets", "accelerate")
+"""What OpenRLHF imports; a recorder comes before OpenRLHF itself."""
 
 
 @dataclass(frozen=True)
@@ -47,23 +46,6 @@ class Trained:
 Train = Callable[..., Trained]
 
 
-def result_of(command: list[str], variables: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    """What a command printed after RESULT, and all that it said."""
-    done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    return json.loads(line.removeprefix("RESULT ")), done.stdout + done.stderr
-
-
-def free_port() -> str:
-    """A port that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
-
-
 @pytest.fixture(scope="session")
 def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process that trains."""
@@ -71,7 +53,14 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def train(tmp_path_factory: pytest.TempPathFactory, variables: dict[str, str]) -> Train:
+def warm(variables: dict[str, str]) -> Iterator[Warm]:
+    made = Warm(IMPORTS, variables)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Train:
     """Train with OpenRLHF; the same options are trained once only."""
     made: dict[str, Trained] = {}
 
@@ -79,11 +68,9 @@ def train(tmp_path_factory: pytest.TempPathFactory, variables: dict[str, str]) -
         key = json.dumps([record, ranks, options], sort_keys=True)
         if key not in made:
             folder = tmp_path_factory.mktemp("run") / "recorded"
-            target = str(folder) if record is True else record or None
-            launcher = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), "-m"] if ranks > 1 else []
-            command = ["-m", *launcher, "tests.trainers.openrlhf.train", json.dumps(options | {"record": target})]
-            result, said = result_of(command, variables | ({"MASTER_PORT": free_port()} if ranks == 1 else {}))
-            made[key] = Trained(folder=folder, said=said, **result)
+            options |= {"record": str(folder) if record is True else record or None}
+            result, out, err = warm.run("tests.trainers.openrlhf.train", options, ranks)
+            made[key] = Trained(folder=folder, said=out + err, **result)
         return made[key]
 
     return run

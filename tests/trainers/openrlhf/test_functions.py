@@ -17,9 +17,9 @@ from rl_doctor.analyzer.recompute.openrlhf.tokens import estimate
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.info import info_from_json
-from tests.trainers.openrlhf.conftest import result_of
 from tests.trainers.openrlhf.functions import ESTIMATORS, GROUP, LOSSES, ROWS, WIDTH
 from tests.trainers.openrlhf.settings import DEFAULTS
+from tests.trainers.warm import Warm
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 
@@ -37,8 +37,8 @@ ARGUMENTS = {
 
 
 @pytest.fixture(scope="module")
-def theirs(variables: dict[str, str]) -> dict[str, Any]:
-    return result_of(["-m", "tests.trainers.openrlhf.functions"], variables)[0]
+def theirs(warm: Warm) -> dict[str, Any]:
+    return warm.run("tests.trainers.openrlhf.functions", {})[0]
 
 
 def settings_of(name: str) -> tuple[Settings, RunInfo]:

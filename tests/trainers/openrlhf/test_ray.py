@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.trainers.openrlhf.conftest import ROOT, TIMEOUT, Trained, result_of
+from tests.trainers.openrlhf.conftest import Trained
+from tests.trainers.openrlhf.cpu import ROOT
 from tests.trainers.openrlhf.test_exact import NOT_FROM_TOKENS, comparisons
 from tests.trainers.said import of_ours
+from tests.trainers.warm import TIMEOUT, result_of
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 
@@ -28,7 +30,12 @@ def test_the_command_of_the_guide(tmp_path: Path, variables: dict[str, str]) -> 
     assert found is not None
     folder = tmp_path / found[1]
     command = [*found[2].split(), "tests.trainers.openrlhf.ray_job", json.dumps({"steps": 3})]
-    result, said = result_of(command, {**variables, "RL_DOCTOR_RUN": str(folder)})
+    own = {**variables, "RL_DOCTOR_RUN": str(folder)}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=own, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    result, said = result_of(done.stdout), done.stdout + done.stderr
     assert of_ours(said) == []
     trained = Trained(folder, said, **result)
     run = trained.run

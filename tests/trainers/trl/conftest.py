@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,11 @@ import pytest
 from numpy.typing import NDArray
 
 from rl_doctor import Run, open_run
+from tests.trainers.warm import Warm
 
-ROOT = Path(__file__).parents[3]
-TIMEOUT = 550
+IMPORTS = ("torch", "datasets", "trl.trainer.grpo_config", "trl.trainer.grpo_trainer", "trl.trainer.rloo_config",
+           "trl.trainer.rloo_trainer")  # fmt: skip
+ENVIRONMENT = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,9 @@ class Trained:
     left: list[str]
     reason: str | None
     dropped: int | None
+    step: int
+    saved: list[str]
+    stop: str | None
     said: str
 
     @property
@@ -54,7 +57,14 @@ Train = Callable[..., Trained]
 
 
 @pytest.fixture(scope="session")
-def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+def warm() -> Iterator[Warm]:
+    made = Warm(IMPORTS, os.environ | ENVIRONMENT)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Train:
     """Train with TRL; the same options are trained once only."""
     made: dict[str, Trained] = {}
 
@@ -62,29 +72,9 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
         key = json.dumps([record, ranks, options], sort_keys=True)
         if key not in made:
             folder = tmp_path_factory.mktemp("run") / "recorded"
-            made[key] = _train(folder, options | {"record": str(folder) if record is True else record or None}, ranks)
+            options |= {"record": str(folder) if record is True else record or None}
+            result, _, said = warm.run("tests.trainers.trl.train", options, ranks)
+            made[key] = Trained(folder=folder, said=said, **result)
         return made[key]
 
     return run
-
-
-def result_of(command: list[str]) -> dict[str, Any]:
-    """What a command printed after RESULT."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
-    return found
-
-
-def _train(folder: Path, options: Mapping[str, Any], ranks: int) -> Trained:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
-    command = [sys.executable, *launcher, "-m", "tests.trainers.trl.train", json.dumps(options)]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    return Trained(folder=folder, said=done.stderr, **json.loads(line.removeprefix("RESULT ")))

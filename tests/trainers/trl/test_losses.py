@@ -10,8 +10,8 @@ import pytest
 from rl_doctor.analyzer.formulas.aggregation import aggregated, token_mean
 from rl_doctor.analyzer.formulas.entropy import high_entropy
 from rl_doctor.analyzer.formulas.policy_loss import surrogate_of_ratio
-from tests.trainers.trl.conftest import result_of
 from tests.trainers.trl.losses import DEFAULTS, EPSILON, GRPO, STEPS
+from tests.trainers.warm import Warm
 from tests.unit.analyzer.recompute.trl_given import folded, info_of, keys_of
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
@@ -23,8 +23,8 @@ UNKNOWN = {"high_entropy": {"loss", "policy_loss"}}
 
 
 @pytest.fixture(scope="module")
-def theirs() -> Any:
-    return result_of(["-m", "tests.trainers.trl.losses"])
+def theirs(warm: Warm) -> Any:
+    return warm.run("tests.trainers.trl.losses", {})[0]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

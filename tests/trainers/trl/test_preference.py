@@ -11,8 +11,8 @@ import pytest
 from rl_doctor import Recorder, open_run
 from rl_doctor.analyzer import reconcile
 from rl_doctor.analyzer.engine import analyze
-from tests.trainers.trl.conftest import result_of
 from tests.trainers.trl.preference import DEFAULTS, DPO, PAIRS
+from tests.trainers.warm import Warm
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(600)]
 
@@ -23,8 +23,8 @@ NOT_FROM_PAIRS = {"entropy", "num_tokens", "logits/chosen", "logits/rejected", "
 
 
 @pytest.fixture(scope="module")
-def theirs() -> dict[str, Any]:
-    return result_of(["-m", "tests.trainers.trl.preference"])
+def theirs(warm: Warm) -> dict[str, Any]:
+    return warm.run("tests.trainers.trl.preference", {})[0]
 
 
 @pytest.mark.parametrize("name", DPO)

@@ -11,8 +11,12 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+from tests.trainers.said import wait_for
 
 DEFAULTS: dict[str, Any] = {
     "algorithm": "grpo",
@@ -23,6 +27,9 @@ DEFAULTS: dict[str, Any] = {
     "args": {},  # further arguments of the trainer's configuration
     "rollout": False,  # sample by a function of our own that inserts tokens of an environment
     "recorder": {},  # further arguments of attach
+    "mask": False,  # a wrong mask: it covers the padding
+    "pause": 0.0,  # seconds to wait after each step
+    "until": "",  # what standard error, a file, must say before step 4; it is waited for
 }
 TEXTS = [
     "the cat sat on the mat",
@@ -101,6 +108,25 @@ def weigh(trainer: Any) -> None:
     trainer._generate_and_score_completions = weighed
 
 
+def cover_padding(trainer: Any) -> None:
+    """Hand the loss a mask that covers the padding."""
+    original = trainer._generate_and_score_completions
+
+    def covered(inputs: Any) -> Any:
+        output = original(inputs)
+        output["completion_mask"] = output["completion_mask"].new_ones(output["completion_mask"].shape)
+        return output
+
+    trainer._generate_and_score_completions = covered
+
+
+def linger(options: dict[str, Any], step: int) -> None:
+    """Wait after a step as long as the options say."""
+    time.sleep(options["pause"])
+    if step == 3:
+        wait_for(options["until"])
+
+
 def recorded_methods() -> tuple[str, ...]:
     """The methods that a recorder wraps."""
     from rl_doctor.collectors.trl import Hooks
@@ -113,6 +139,8 @@ def main(options: dict[str, Any]) -> None:
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+
+    from rl_doctor.collectors import check_process
 
     torch.set_num_threads(1)
     folder = tempfile.mkdtemp()
@@ -136,6 +164,9 @@ def main(options: dict[str, Any]) -> None:
     )
     if options["rollout"]:
         weigh(trainer)
+    if options["mask"]:
+        cover_padding(trainer)
+        check_process.shutil = SimpleNamespace(which=lambda _: None)  # at low priority a busy machine would not get to it
     recorder, before = None, dict(vars(trainer))
     if options["record"]:
         import rl_doctor
@@ -144,6 +175,7 @@ def main(options: dict[str, Any]) -> None:
 
     class Act(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+            linger(options, state.global_step)
             if state.global_step == options["break_at"]:
                 shutil.rmtree(options["record"])
                 Path(options["record"]).write_text("in the way")
@@ -165,6 +197,9 @@ def main(options: dict[str, Any]) -> None:
             "left": [name for name in recorded_methods() if vars(trainer).get(name) is not before.get(name)],
             "reason": None if recorder is None else recorder.guard.reason,
             "dropped": None if recorder is None else recorder.dropped_steps,
+            "step": trainer.state.global_step,
+            "saved": sorted(path.name for path in Path(folder, "out").glob("checkpoint-*")),
+            "stop": None if recorder is None else recorder.stop_reason,
         }
         sys.stdout.write("RESULT " + json.dumps(result) + "\n")
     shutil.rmtree(folder, ignore_errors=True)

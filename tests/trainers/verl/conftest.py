@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +14,14 @@ import pytest
 from numpy.typing import NDArray
 
 from rl_doctor import Run, open_run
+from tests.trainers.warm import Warm, free_port
 
 ROOT = Path(__file__).parents[3]
-TIMEOUT = 550
+IMPORTS = (
+    "torch", "torch.distributed.tensor", "torch.distributed.fsdp", "transformers.models.qwen2.modeling_qwen2", "peft", "datasets",
+    "tensordict", "ray", "fastapi", "hydra", "transfer_queue", "accelerate",
+)  # fmt: skip
+"""What verl imports; verl itself reads its plugins from the environment when it is imported."""
 PLATFORM = "tests.trainers.verl.cpu_platform"
 PLUGIN = "rl_doctor.collectors.verl"
 ENVIRONMENT = {
@@ -66,13 +68,6 @@ class Trained:
 Train = Callable[..., Trained]
 
 
-def free_port() -> str:
-    """A port that nobody listens on."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return str(listening.getsockname()[1])
-
-
 def environment(**changes: str | None) -> dict[str, str]:
     """The environment of a process that uses verl on the CPU."""
     given: Mapping[str, str | None] = ENVIRONMENT | {"MASTER_PORT": free_port()} | changes
@@ -81,7 +76,14 @@ def environment(**changes: str | None) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+def warm() -> Iterator[Warm]:
+    made = Warm(IMPORTS, environment())
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Train:
     """Train with verl; the same options are trained once only."""
     made: dict[str, Trained] = {}
 
@@ -89,21 +91,13 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
         key = json.dumps([record, ranks, options], sort_keys=True)
         if key not in made:
             folder = tmp_path_factory.mktemp("run")
-            recorded = str(folder / "recorded") if record is True else record or None
-            made[key] = _train(folder, options | {"record": recorded, "log": str(folder / "log.jsonl")}, ranks)
+            target = str(folder / "recorded") if record is True else record or None
+            log = folder / "log.jsonl"
+            options |= {"record": target, "log": str(log)}
+            result, out, err = warm.run("tests.trainers.verl.train", options, ranks)
+            rows = [json.loads(row) for row in log.read_text().splitlines()]
+            logged = {row["step"]: row["data"] for row in rows}
+            made[key] = Trained(folder=folder / "recorded", said=out + err, log=logged, **result)
         return made[key]
 
     return run
-
-
-def _train(folder: Path, options: Mapping[str, Any], ranks: int) -> Trained:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
-    command = [sys.executable, *launcher, "-m", "tests.trainers.verl.train", json.dumps(options)]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    rows = [json.loads(row) for row in Path(options["log"]).read_text().splitlines()]
-    log = {row["step"]: row["data"] for row in rows}
-    return Trained(
-        folder=folder / "recorded", said=done.stdout + done.stderr, log=log, **json.loads(line.removeprefix("RESULT "))
-    )

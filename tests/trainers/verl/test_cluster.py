@@ -13,6 +13,7 @@ import pytest
 from rl_doctor import open_run
 from tests.trainers.said import of_ours
 from tests.trainers.verl.conftest import ROOT, environment
+from tests.trainers.warm import result_of
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
 
@@ -27,9 +28,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=850, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert of_ours(done.stdout + done.stderr) == []
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     rows = [json.loads(row)["data"] for row in log.read_text().splitlines()]
-    return folder / "run", rows, json.loads(line.removeprefix("RESULT "))["left"]
+    return folder / "run", rows, result_of(done.stdout)["left"]
 
 
 def test_rows_carry_their_identity_through_the_transfer_queue(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_doctor.analyzer.engine import analyze
 from rl_doctor.analyzer.formulas import (
     advantage,
     aggregation,
@@ -28,6 +29,7 @@ from rl_doctor.analyzer.formulas import (
     whitening,
 )
 from tests.trainers.verl.formula_tensors import DUAL, HIGH, LOW, ROWS, WIDTH, Tensors, close, make, torch
+from tests.unit.analyzer.memory import MemoryRun
 
 pytest.importorskip("verl")
 with warnings.catch_warnings():  # of verl and of what it imports
@@ -329,6 +331,23 @@ def test_advantages_that_are_whitened(kind: str) -> None:
         rewards, values = (t[name].double().numpy()[inside(t)] for name in ("reward", "value"))
         skipping = returns.gae_skipping(rewards, values, own, all_splits(t), 0.97, 0.9)
         close(skipping[own], gae, np.abs(gae) + 2.0, kind)
+
+
+def test_the_constants_of_their_gae_follow_from_what_it_gives() -> None:
+    for seed in SEEDS:
+        t = make(seed, "float32")
+        theirs, their_returns = core_algos.compute_gae_advantage_return(t["reward"], t["value"], t.mask, 0.97, 0.9)
+        columns = {"advantage": theirs, "return": their_returns, "old_value": t["value"], "token_reward": t["reward"]}
+        rows = [
+            {"step": 0, "response_mask": t.flags[row].tolist(), **{name: part[row].tolist() for name, part in columns.items()}}
+            for row in range(ROWS)
+        ]
+        found = analyze(MemoryRun(rows), ["advantage.", "return."]).series
+        for what in ("advantage", "return"):
+            told = [float(found[f"{what}.gae_{name}"].values[0]) for name in ("gamma", "lam")]
+            np.testing.assert_allclose(told, [0.97, 0.9], atol=1e-4)
+        assert found["advantage.return_corr"].values[0] > 1.0 - 1e-9
+        assert found["advantage.gae_scale"].values[0] > 0.0
 
 
 def inside(t: Tensors) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rl_doctor.analyzer.registry import metrics
-from rl_doctor.schema import MISSING_INT, RunConfig, RunInfo, column
+from rl_doctor.analyzer.derive import SEEN
+from rl_doctor.analyzer.registry import Metric, metrics
+from rl_doctor.schema import MISSING_INT, Column, RunConfig, RunInfo, column
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
 
@@ -20,20 +21,26 @@ Row = dict[str, Any]
 _DTYPES = {"int64": np.int64, "int32": np.int32, "float64": np.float64, "float32": np.float32, "bool": np.bool_, "string": object}
 
 
-def level(name: str) -> str:
-    known = column(name)
+_PLAIN = {"int64": 0, "int32": 0, "float64": 0.0, "float32": 0.0, "bool": False, "string": "a"}
+
+
+def _known(name: str) -> Column:
+    known = Column(name, "int32", "sequence", "", SEEN[name]) if name in SEEN else column(name)
     assert known is not None, name
-    return known.level
+    return known
+
+
+def level(name: str) -> str:
+    return _known(name).level
 
 
 def array(name: str, values: Sequence[Any]) -> np.ndarray:
-    known = column(name)
-    assert known is not None, name
-    if known.dtype in MISSING_INT:
-        values = [MISSING_INT[known.dtype] if value is None else value for value in values]
-    if known.dtype.startswith("float"):
+    dtype = _known(name).dtype
+    if dtype in MISSING_INT:
+        values = [MISSING_INT[dtype] if value is None else value for value in values]
+    if dtype.startswith("float"):
         values = [float("nan") if value is None else value for value in values]
-    return np.array(list(values), _DTYPES[known.dtype])
+    return np.array(list(values), _DTYPES[dtype])
 
 
 def length(row: Row) -> int:
@@ -55,6 +62,21 @@ def value_of(name: str, made: Batch) -> float:
     item = metrics()[name]
     state = item.reduction.partial(made)
     return float(item.final(state if item.part is None else state[item.part]))
+
+
+def values_of(name: str, made: Batch) -> list[float]:
+    """The value of a metric on one batch, or of a family of metrics the values that it has."""
+    item = metrics()[name]
+    state: Any = item.reduction.partial(made)
+    states = state.groups.values() if item.keyed else [state]
+    return [float(item.final(one if item.part is None else one[item.part])) for one in states]
+
+
+def blank(item: Metric, row: Row) -> Row:
+    """The row with what the metric needs of columns that it lacks: nothing at tokens, else a number, a word or a flag."""
+    needs = {part for need in item.needs for part in need.split("|") if not part.startswith("config.")}
+    lacks = {name: _known(name) for name in sorted(needs - row.keys())}
+    return row | {name: [] if known.level == "token" else _PLAIN[known.dtype] for name, known in lacks.items()}
 
 
 def log(values: Mapping[str, Mapping[int, float]]) -> MetricLog:

@@ -62,6 +62,21 @@ def variance_share(rows: list[Row], config: RunConfig) -> float:
 
 
 REFERENCES["reward.component.fmt.variance_share"] = variance_share
+
+
+@reference("reward.component.fmt.explained")
+def _(rows: list[Row], _: RunConfig) -> float:
+    products = [0.0, 0.0, 0.0]
+    centres = [
+        {id(row): value - sum(values_of(group)) / len(group) for group in grouped(rows, column) for row, value in group}
+        for column in ("reward", "reward/fmt")
+    ]
+    for key in centres[0].keys() & centres[1].keys():
+        whole, part = centres[0][key], centres[1][key]
+        products = [total + more for total, more in zip(products, (whole * whole, part * part, whole * part), strict=True)]
+    return products[2] ** 2 / (products[0] * products[1]) if products[0] * products[1] > 0 else math.nan
+
+
 REFERENCES["group.count"] = lambda rows, _: float(len(grouped(rows, "reward")))
 REFERENCES["group.size_min"] = lambda rows, _: least([float(len(group)) for group in grouped(rows, "reward")])
 REFERENCES["group.size_max"] = lambda rows, _: most([float(len(group)) for group in grouped(rows, "reward")])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ from rl_doctor.analyzer.formulas import (
     whitening,
 )
 
+ROOT = Path(__file__).parents[3]
 X = np.array([0.5, -0.2, 0.0])
 SPLITS = np.array([0, 2, 3])
 REWARDS = np.array([1.0, 0.0, 1.0, 1.0])
@@ -132,3 +136,42 @@ def test_what_cannot_be_meant_is_refused(call: Callable[[], Any], name: str) -> 
 def test_one_number_stands_for_many_beside_an_array() -> None:
     loss = policy_loss.surrogate_loss(X, 1.0, 0.2, 0.2)  # type: ignore[arg-type]
     assert np.array_equal(loss, policy_loss.surrogate_loss(X, np.ones(3), 0.2, 0.2))
+
+
+WITHOUT_DOCSTRINGS = """
+import numpy as np
+from rl_doctor.analyzer.formulas import aggregation, kl, whitening
+from rl_doctor.analyzer import reconcile
+from rl_doctor.analyzer.arguments import parameters
+from rl_doctor.analyzer.engine import analyze
+from tests.simulation.healthy import KINDS
+from tests.simulation.logs import relogged
+
+print(bool(kl.k3.__doc__), {one.shape for one in parameters(kl.k3.__wrapped__)} == {("any",)})
+print(kl.k3([0.5, -0.2]).tolist(), whitening.whiten([1, 2, 4]).tolist())
+for given in (lambda: kl.k3("a"), lambda: whitening.whiten([1.0, 2.0], ddof=3)):
+    try:
+        given()
+    except ValueError as error:
+        print(error)
+run = relogged(KINDS["two_epochs"](0))
+plan = reconcile.plan(run.info, run.columns, run.log)
+found = reconcile.compare(plan, analyze(run, [], plan.metrics).series)
+print([(item.name, item.recomputed.tolist()) for item in found])
+"""
+
+
+def test_without_docstrings_shapes_are_not_looked_at_and_all_else_is_the_same() -> None:
+    outputs = []
+    for flags in ((), ("-OO",)):
+        done = subprocess.run(
+            [sys.executable, *flags, "-c", WITHOUT_DOCSTRINGS], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+        )
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout.splitlines())
+    plain, bare = outputs
+    assert (plain[0], bare[0]) == ("True False", "False True")
+    assert plain[1:] == bare[1:]
+    assert "x: expected numbers, found a" in bare
+    assert any(line.startswith("ddof: expected one of") for line in bare)
+    assert "actor/ppo_kl" in bare[-1]

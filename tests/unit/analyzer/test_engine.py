@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import pytest
 
-from rl_doctor.analyzer.engine import analyze, lacking
+from rl_doctor.analyzer.engine import analyze
+from rl_doctor.analyzer.needs import lacking
 from rl_doctor.analyzer.registry import metrics
 from rl_doctor.errors import InputError, UsageError
 from rl_doctor.schema import RunConfig, RunInfo

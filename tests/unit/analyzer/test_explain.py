@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rl_doctor import Recorder, open_run
-from rl_doctor.analyzer import reconcile
+from rl_doctor.analyzer import explain, reconcile
 from rl_doctor.analyzer.comparison import Comparison, Explanation, differing, fits, same
 from rl_doctor.analyzer.engine import analyze
 from rl_doctor.analyzer.explain import explained
 from rl_doctor.analyzer.recompute.stages import Shares
 from rl_doctor.analyzer.recompute.variations.cells import Gathered
 from rl_doctor.analyzer.recompute.variations.measures import Stage, Stages, Varied
+from rl_doctor.analyzer.windows import over_windows
 from rl_doctor.rules.registry import rules
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.metric_log import MetricLog
@@ -51,6 +53,59 @@ def test_only_the_columns_of_keys_that_differ_are_read() -> None:
     assert {"entropy", "response_mask"} <= read
     assert "ref_logprob" not in read
     assert "advantage" not in read
+
+
+def test_only_the_rows_that_are_looked_at_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(window: Any, starts: Any, ends: Any, *rest: Any) -> Any:
+        asked.append(len(ends))
+        return over_windows(window, starts, ends, *rest)
+
+    run = entropy_times(lambda _: 7.0)
+    monkeypatch.setattr(explain, "over_windows", counted)
+    monkeypatch.setattr(explain, "_MOST", 2)
+    found, _ = second(run)
+    item = found["entropy"]
+    assert item.looked is not None
+    assert (int(item.looked.sum()), len(item.steps)) == (2, STEPS)
+    assert set(asked) == {2}
+    for one in item.explanations:
+        assert not np.isfinite(one.values[~item.looked]).any()
+
+
+def test_only_generation_batches_that_are_looked_at_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: dict[int, set[bool]] = {}
+    computed = explain._at_steps
+
+    def counted(batch: Batch, reads: Any, steps: Any) -> Any:
+        found = computed(batch, reads, steps)
+        looked.setdefault(batch.step, set()).add(found.state is not None)
+        return found
+
+    rows = make_rows(3)
+    first = {step: expected(rows, step - 1, step).get("reward_std") for step in range(1, STEPS + 1)}
+    run = replace(trl_run(1, rows), log=logged({step: {"reward_std": 3 * std} for step, std in first.items() if std is not None}))
+    monkeypatch.setattr(explain, "_at_steps", counted)
+    monkeypatch.setattr(explain, "_MOST", 2)
+    found, _ = second(run)
+    item = found["reward_std"]
+    assert item.looked is not None
+    assert looked == {step: {step in item.steps[item.looked]} for step in (1, 3, 5, 7)}
+    told = [one for one in item.explanations if np.isfinite(one.values).any()]
+    assert {"opposite sign", "ddof 0"} & {one.name for one in told}
+    for one in told:
+        assert not np.isfinite(one.values[~item.looked]).any()
+
+
+def test_rows_of_a_step_each_are_put_together_as_those_of_several() -> None:
+    sums = (np.array([1.0, 2.0, 4.0]), np.array([1.0, 0.0, 2.0]), np.array([0.1, 0.2, 0.3]))
+    steps, ends = np.array([2, 3, 5]), np.arange(1, 7)
+    values, slack = over_windows("step", ends - 1, ends, steps, sums)
+    np.testing.assert_array_equal(values, [np.nan, 1.0, np.nan, np.nan, 2.0, np.nan])
+    assert (slack[1], slack[4]) == (0.1, 0.15)
+    together, _ = over_windows("step", np.array([0, 2, 5]), np.array([2, 5, 6]), steps, sums)
+    np.testing.assert_array_equal(together, [1.0, 3.0, np.nan])
 
 
 def consistent(factor: Any) -> str:

@@ -11,7 +11,7 @@ import pytest
 from rl_doctor.analyzer.registry import metrics
 from rl_doctor.schema import ROLES, RunInfo
 from rl_doctor.store.batch import Batch
-from tests.unit.analyzer.memory import Row, batch, value_of
+from tests.unit.analyzer.memory import Row, batch, blank, value_of, values_of
 
 INFO = RunInfo(pad_token_id=0, eos_token_ids=(2,))
 SHARED = RunInfo(pad_token_id=2, eos_token_ids=(2,))
@@ -211,8 +211,9 @@ def test_padding_rows_count_nowhere() -> None:
 @pytest.mark.parametrize("name", sorted(name for name in metrics() if name.startswith("mask.")))
 def test_a_row_without_tokens_says_nothing(name: str) -> None:
     empty: Row = {"token_id": [], "response_mask": [], "rollout_logprob": [], "old_logprob": [], "advantage": [], "role": []}
-    found = value(name, empty | {"finish_reason": "abort", "response_length": 0, "prompt_loss_tokens": 0})
-    if name.startswith("mask.prompt_loss"):
-        assert found == 0.0
+    row = blank(metrics()[name], empty | {"finish_reason": "abort", "response_length": 0, "prompt_loss_tokens": 0})
+    found = values_of(name, _batch((row,), INFO))
+    if name.startswith("mask.prompt_loss"):  # of prompts, which the row has
+        assert found == [0.0]
     else:
-        assert math.isnan(found)
+        assert all(map(math.isnan, found))

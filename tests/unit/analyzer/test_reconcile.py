@@ -12,8 +12,12 @@ import pytest
 from rl_doctor.analyzer import reconcile
 from rl_doctor.analyzer.comparison import Comparison
 from rl_doctor.analyzer.engine import analyze
+from rl_doctor.analyzer.explain import explained
 from rl_doctor.analyzer.registry import metrics_for
 from rl_doctor.analyzer.rounding import log_rounding
+from rl_doctor.rules.registry import rules
+from rl_doctor.rules.runner import run_rules
+from rl_doctor.rules.view import View
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.metric_log import MetricLog
 from tests.simulation.healthy import KINDS
@@ -22,6 +26,7 @@ from tests.unit.analyzer.reference_trl import (
     NATIVE,
     RANKS,
     STEPS,
+    Memory,
     expected,
     logged,
     make_rows,
@@ -48,6 +53,17 @@ def test_trl_keys_equal_the_definition_row_by_row(every: int) -> None:
     np.testing.assert_array_equal(found["kl"].steps, steps)
     assert found["kl"].metric == "ref.kl_k3"
     assert len(run.reads) == 1, "one pass over the run"
+
+
+def test_steps_without_a_finite_number_are_not_compared() -> None:
+    rows = make_rows()
+    for row in rows:
+        if row.keys["step"] <= 3:
+            row.tokens["advantage"] = np.full_like(row.tokens["advantage"], np.nan)
+    whole, found = compared(trl_run(1)), compared(trl_run(1, rows))
+    assert whole["clip_ratio/high_mean"].steps.tolist() == list(range(1, STEPS + 1))
+    assert found["clip_ratio/high_mean"].steps.tolist() == list(range(4, STEPS + 1))
+    assert found["kl"].steps.tolist() == list(range(1, STEPS + 1))
 
 
 @pytest.mark.parametrize("run", [trl_run(), relogged(KINDS["two_epochs"](0))], ids=["trl", "verl"])
@@ -261,3 +277,56 @@ def test_distance_from_the_sampler_is_a_plain_mean_over_ranks_without_unscored_t
     found = compared(run)
     for name in values:
         np.testing.assert_allclose(found[name].recomputed, found[name].logged, rtol=1e-6, err_msg=name)
+
+
+def of_rank(rank: int, *, world_size: int | None, **settings: Any) -> Memory:
+    """A run of which one rank alone was recorded, without being told that there were two."""
+    run = trl_run(1, [row for row in make_rows() if row.keys["rank"] == rank])
+    config = replace(run.info.config, group_size=settings.get("group_size"), native={**NATIVE, **settings.get("native", {})})
+    run.info = replace(run.info, world_size=world_size, writing_ranks=None, config=config)
+    return run
+
+
+def found_by_the_rule(run: Memory) -> Any:
+    plan = reconcile.plan(run.info, run.columns, run.log)
+    limits = rules()["RLD801"].limits
+    items = reconcile.compare(plan, analyze(run, [], plan.metrics).series)
+    told = explained(plan, run, items, limits)
+    (result,) = run_rules([rules()["RLD801"]], View(run.info, {}, comparisons=told))
+    return {(finding.evidence[0].where or {})["logged_name"]: finding for finding in result.findings}
+
+
+@pytest.mark.parametrize("world_size", [None, 1])
+@pytest.mark.parametrize(
+    ("rank", "settings", "words"),
+    [
+        (1, {}, "the ranks that wrote are not numbered from 0"),
+        (0, {"group_size": 8}, "most groups have fewer sequences than config.group_size, 8"),
+        (0, {"native": {"generation_batch_size": 8}}, "generation batches have fewer sequences than the 8 that are configured"),
+        (0, {}, ""),
+        (0, {"group_size": 4, "native": {"generation_batch_size": 4}}, ""),
+    ],
+)
+def test_what_may_lack_a_rank_is_a_warning(world_size: int | None, rank: int, settings: dict[str, Any], words: str) -> None:
+    found = found_by_the_rule(of_rank(rank, world_size=world_size, **settings))
+    assert {"kl", "entropy"} <= set(found)
+    for name in ("kl", "entropy"):
+        assert found[name].severity == ("warning" if words else "error")
+        assert ("may lack a rank" in (found[name].cause or "")) == bool(words)
+        assert words in (found[name].cause or "")
+
+
+def test_what_is_reproduced_is_an_error_though_a_rank_may_be_lacking() -> None:
+    run = of_rank(0, world_size=None, group_size=8)
+    values = {step: expected(run.rows, step - 1, step, ranks=1) for step in range(1, STEPS + 1)}
+    run.log = logged({step: {**row, "kl": -row["kl"]} for step, row in values.items()})
+    assert compared(run)["kl"].doubt
+    (finding,) = found_by_the_rule(run).values()
+    assert finding.severity == "error"
+    assert "opposite sign" in finding.cause
+
+
+def test_nothing_is_in_doubt_where_the_ranks_are_told() -> None:
+    run = trl_run(1)
+    run.info = replace(run.info, config=replace(run.info.config, group_size=8))
+    assert {item.doubt for item in compared(run).values()} == {""}

@@ -6,15 +6,16 @@ import re
 
 import pytest
 
-from rl_doctor.analyzer.engine import CONFIG_PREFIX
+from rl_doctor.analyzer.derive import SEEN
+from rl_doctor.analyzer.needs import CONFIG_PREFIX
 from rl_doctor.analyzer.registry import Metric, families, metric, metrics, metrics_for, reduction, sequence_values
 from rl_doctor.analyzer.states import Sum
 from rl_doctor.schema import RunConfig, column
 from tests.unit.analyzer.reference_rollouts import REFERENCES
 
-NAME = re.compile(r"[a-z]+(\.[a-z][a-z0-9]*(_[a-z0-9]+)*)+")
+NAME = re.compile(r"[a-z]+(\.[a-z][a-z0-9]*(_[a-z0-9]+)*)+\.?")
 COMPONENTS = ("reward/fmt", "reward/task")
-ADDED = ("rollout_first_step", "passes")
+ADDED = ("rollout_first_step", "passes", *SEEN)
 
 
 def every_metric() -> list[Metric]:

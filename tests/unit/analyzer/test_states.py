@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_doctor.analyzer import states
-from rl_doctor.analyzer.states import Counts, Extremes, Histogram, Keyed, Sum, Sums
+from rl_doctor.analyzer.histogram import Histogram
+from rl_doctor.analyzer.recompute.extremes import Range
+from rl_doctor.analyzer.states import Counts, Extremes, Keyed, Sum, Sums
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 moderate = st.floats(min_value=-1e100, max_value=1e100)
@@ -165,3 +167,10 @@ def test_a_histogram_with_nothing_or_with_nan_has_no_quantile() -> None:
 
 def test_values_beyond_float32_are_infinite_in_a_histogram() -> None:
     assert Histogram.of(array([1e300, -1e300])).quantile(0.0) == -math.inf
+
+
+@pytest.mark.parametrize("parts", [([-0.0], [0.0]), ([0.0], [-0.0]), ([-0.0, 0.0], []), ([math.nan, -0.0], [0.0])])
+def test_extremes_have_no_sign_of_zero_whichever_came_first(parts: tuple[list[float], list[float]]) -> None:
+    found = Extremes.of(np.array(parts[0])) + Extremes.of(np.array(parts[1]))
+    ranged = Range.of(np.array(parts[0]), np.zeros(len(parts[0]))) + Range.of(np.array(parts[1]), np.zeros(len(parts[1])))
+    assert [math.copysign(1.0, end) for end in (found.low, found.high, ranged.low, ranged.high)] == [1.0] * 4

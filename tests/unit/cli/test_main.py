@@ -91,6 +91,19 @@ def test_explain_suggests(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean kl-spike" in err
 
 
+@pytest.mark.parametrize(("part", "whole"), [("RLD10", "RLD101, RLD102"), ("stale", "stale-old-logprob")])
+def test_explain_names_what_a_word_is_a_part_of(capsys: pytest.CaptureFixture[str], part: str, whole: str) -> None:
+    code, _, err = call(capsys, "explain", part)
+    assert code == 2
+    assert f"no rule {part!r}; it is a part of {whole}" in err
+
+
+def test_a_run_is_not_compared_with_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "compare", "runs/a", "runs/a")
+    assert code == 2
+    assert "one and the same run, a; name another one" in err
+
+
 def test_rules_lists_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in _printed(capsys, "rules").splitlines()] == list(rules())
 

@@ -9,7 +9,7 @@ import pytest
 
 from rl_doctor.cli import check, main, plain
 from rl_doctor.cli.app import app
-from rl_doctor.cli.judging import FailLevel, Format
+from rl_doctor.cli.judging import FailLevel, Format, States
 
 PLAIN = [
     ["a"],
@@ -18,6 +18,9 @@ PLAIN = [
     ["a", "--fail-on=warning", "--fail-on", "error"],
     ["a", "--select", "RLD1,kl-spike", "b", "--select=RLD2", "--ignore", "RLD101", "--require", "RLD2"],
     ["a", "--output-format", "json", "--output", "junit=x.xml", "--output=json=y.json"],
+    ["a", "--first-steps", "2", "--first-steps=10"],
+    ["a", "--lang", "en", "--lang=zh"],
+    ["a", "--no-cache"],
     ["a=b", "wandb://entity/project/run", "log.sqlite#run 1", "ä b"],
 ]
 OTHER = [
@@ -31,6 +34,8 @@ OTHER = [
     ["a", "--sel", "RLD1"],
     ["a", "--select", ""],
     ["a", "--select", "--ignore"],
+    ["a", "--first-steps", "0"],
+    ["a", "--first-steps", "two"],
     ["a", "--join=yes"],
     ["a", ""],
     ["-"],
@@ -58,8 +63,15 @@ def test_it_means_what_typer_reads(calls: list[tuple[tuple[Any, ...], dict[str, 
     with pytest.raises(SystemExit):
         app(["check", *words])
     (_, plainly), (by_typer, _) = calls
-    names = ("runs", "select", "ignore", "require", "fail_on", "output_format", "output", "join")
-    unset = {"fail_on": FailLevel.error, "output_format": Format.text, "join": False}
+    names = ("runs", "select", "ignore", "require", "fail_on", "output_format", "output", "join", "first_steps", "lang", "states")
+    unset = {
+        "fail_on": FailLevel.error,
+        "output_format": Format.text,
+        "join": False,
+        "first_steps": None,
+        "lang": None,
+        "states": States.used,
+    }
     assert [plainly.get(name, unset.get(name, ())) for name in names] == list(by_typer)
     assert all(isinstance(path, Path) for path in plainly["runs"])
 

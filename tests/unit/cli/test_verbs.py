@@ -18,6 +18,7 @@ import pytest
 from junitparser import JUnitXml
 
 from rl_doctor import Recorder, check, open_run
+from rl_doctor.cli import judging
 from rl_doctor.cli.main import main
 from rl_doctor.report import json_document
 from tests.integration.bad_input import rows, write
@@ -58,6 +59,33 @@ def test_one_check_writes_many_files(folder: Path, tmp_path: Path, call: Any) ->
     assert json.loads(wanted["json"].read_text("utf-8")) == documents
     assert JUnitXml.fromfile(str(wanted["junit"])).errors == 1
     assert "RLD601 non-finite" in wanted["text"].read_text("utf-8")
+
+
+@pytest.mark.parametrize("verb", ["check", "compare", "metrics"])
+def test_a_run_that_may_not_be_read_is_told_by_its_name(
+    tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    locked, opened = tmp_path / "locked.parquet", Path.open
+    write(locked, rows())
+
+    def refused(self: Path, *arguments: Any, **named: Any) -> Any:
+        if self == locked:
+            raise PermissionError(13, "Permission denied", str(self))
+        return opened(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", refused)
+    code, out, err = call(verb, locked, *([locked.with_name("b")] if verb == "compare" else []))
+    assert code == 2
+    assert f"{locked}: no permission to read it; change its mode or run as its owner" in (err or out.decode())
+
+
+def test_what_the_system_refuses_elsewhere_names_the_file(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "here")
+
+    monkeypatch.setattr(judging, "judge", full)
+    code, _, err = call("check", "x")
+    assert (code, err) == (2, "rl-doctor: error: here: No space left on device; check the path, its permissions and the disk\n")
 
 
 def test_the_python_call_and_the_command_say_the_same(folder: Path, call: Any) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from rl_doctor import Recorder, check, open_run
-from rl_doctor.collectors import findings, thinning
+from rl_doctor.collectors import check_process, gently, thinning
 from rl_doctor.collectors.findings import FindingsCheck, spans_of_findings
 from rl_doctor.errors import ChangedError, DoctorError
 from rl_doctor.store import layout
@@ -266,7 +266,7 @@ def spike(step: int) -> dict[str, Any]:
 @pytest.mark.timeout(600)
 def test_steps_with_findings_keep_their_tokens_and_the_verdict_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thinning, "_WAIT_UNTIL", 1e9)
-    monkeypatch.setattr(findings.shutil, "which", lambda _: None)  # at low priority a busy machine would not get to it
+    monkeypatch.setattr(gently.shutil, "which", lambda _: None)  # at low priority a busy machine would not get to it
     folder, step, end = tmp_path / "run", 0, time.monotonic() + 250
     with Recorder(folder, quota=30 * STEP_BYTES) as recorder:
         while not (folder / layout.THINNING_NAME).exists() and time.monotonic() < end:
@@ -288,7 +288,7 @@ def test_steps_with_findings_keep_their_tokens_and_the_verdict_stays(tmp_path: P
 def test_a_check_that_fails_is_said_once_and_the_subset_alone_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(findings.sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(check_process.sys, "executable", shutil.which("false"))
     monkeypatch.setattr(thinning, "_WAIT_UNTIL", 1e9)
     with caplog.at_level(logging.WARNING, "rl_doctor"), Recorder(tmp_path / "run", quota=20 * STEP_BYTES) as recorder:
         record(recorder, range(1, 81))
@@ -302,12 +302,12 @@ def test_a_check_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: py
     sleeper = tmp_path / "sleeper"
     sleeper.write_text("#!/bin/sh\nexec sleep 100\n")
     sleeper.chmod(0o755)
-    monkeypatch.setattr(findings.sys, "executable", str(sleeper))
+    monkeypatch.setattr(check_process.sys, "executable", str(sleeper))
     asked = FindingsCheck(told.append)
     asked.start(tmp_path)
     assert asked.running
     assert asked.take() == ()
-    monkeypatch.setattr(findings.time, "monotonic", lambda: 1e12)
+    monkeypatch.setattr(check_process.time, "monotonic", lambda: 1e12)
     assert not asked.running
     assert asked.take() == ()
     assert len(told) == 1

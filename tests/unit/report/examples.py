@@ -5,7 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from rl_doctor.report.model import Evidence, Failure, Finding, Reconciled, Report, Result, RunSummary
+from rl_doctor.report.model import (
+    Diagnosis,
+    Evidence,
+    Failure,
+    Finding,
+    Reconciled,
+    Report,
+    Result,
+    RunSummary,
+    Sample,
+    Sign,
+)
 
 MISMATCH = Finding(
     "RLD102", "rollout-train-mismatch", "error",
@@ -36,6 +47,27 @@ INFINITE = Finding(
     ("Look at the row.",),
     fingerprint="0012",
 )  # fmt: skip
+SATURATED = Finding(
+    "RLD201", "ratio-saturation", "info",
+    "43% of the tokens have a ratio outside [0.8, 1.2].",
+    (Evidence("policy.outside_frac", 390, 400, 0.43, 0.01, 0.25, n=2_189, interval=(0.41, 0.45)),),
+    "Too many updates.",
+    ("Lower the learning rate.",),
+    fingerprint="0013",
+)  # fmt: skip
+STALE = Diagnosis(
+    "weights-not-synchronised",
+    "The engine samples with weights that fall behind.",
+    "error",
+    (replace(MISMATCH, suspect="weights-not-synchronised", samples=(Sample(390, 7, "390.1", "mismatch.worst_rows", 4.25),)),),
+    (SATURATED,),
+    (Sign("the difference grows with the updates, from 0.011 to 0.036 nat", 388), Sign("the slope is 1.00")),
+    (Sign("rollout_logprob is no nearer to the reference than to the trainer"),),
+    (Sign("the lag itself: needs weight_version, policy_version"),),
+    ("the trainer leaves out the temperature: the slope is 1.00",),
+    ("the engine reuses a stale prefix cache (to tell them apart: group)",),
+    ("Repeat step 388 with a learning rate of 0: if it still grows, it is the engine.",),
+)
 RUN = RunSummary(
     "runs/grpo-7b-v3", "verl", "0.7.0", "grpo", 0, 612, 19_584, 1_030_000_000,
     skipped_parts=("tokens-s0-r1-7.parquet: torn (no footer)",),
@@ -67,6 +99,15 @@ RESULTS = (
 )
 
 FULL = Report(RUN, RESULTS, "0.1.0", 1, "2030-01-02T03:04:05+00:00")
+EXPLAINED = replace(
+    FULL,
+    results=(
+        replace(RESULTS[3], findings=STALE.findings),
+        Result("RLD201", "ratio-saturation", "found", findings=(SATURATED,)),
+        Result("RLD401", "zero-variance-groups", "found", findings=(GROUPS,)),
+    ),
+    diagnosis=(STALE,),
+)
 CLEAN = replace(
     FULL,
     run=RunSummary("healthy.parquet", None, None, None, 1, 1, 8, 64),

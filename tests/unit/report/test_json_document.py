@@ -13,7 +13,7 @@ import pytest
 
 from rl_doctor.report import json_document
 from rl_doctor.report.model import Evidence, Report
-from tests.unit.report.examples import BLANK, CLEAN, FULL, MISMATCH, RESULTS, UNREADABLE
+from tests.unit.report.examples import BLANK, CLEAN, EXPLAINED, FULL, MISMATCH, RESULTS, UNREADABLE
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "report.schema.json").read_text("utf-8"))
 
@@ -29,7 +29,7 @@ def test_the_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-@pytest.mark.parametrize("report", [FULL, CLEAN, BLANK, UNREADABLE])
+@pytest.mark.parametrize("report", [FULL, EXPLAINED, CLEAN, BLANK, UNREADABLE])
 def test_a_report_follows_the_schema(report: Report) -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(parse(json_document.render([report])))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rl_doctor.report import text
-from tests.unit.report.examples import BLANK, CLEAN, FULL, MISMATCH, RESULTS, UNREADABLE
+from tests.unit.report.examples import BLANK, CLEAN, EXPLAINED, FULL, MISMATCH, RESULTS, UNREADABLE
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -26,12 +26,12 @@ def test_a_finding_says_evidence_cause_and_next_steps() -> None:
     for part in (
         MISMATCH.message,
         "mismatch.abs 0.0361 nat, baseline 0.011 nat, limit 0.02 nat, n 352,000,000, steps 388-612, rank 1",
-        "likely       The engine samples with stale weights",
-        "ruled out    another temperature: the slope is 1.00",
-        "not checked  staleness: needs weight_version",
-        "next         1. Repeat step 388",
+        "ERROR         The engine samples with stale weights",
+        "ruled out     another temperature: the slope is 1.00",
+        "not checked   staleness: needs weight_version",
+        "next          1. Repeat step 388",
         "2. Record weight_version",
-        "see          rl-doctor explain RLD102",
+        "see           rl-doctor explain RLD102",
     ):
         assert part in printed
 
@@ -41,18 +41,46 @@ def test_findings_of_one_rule_share_its_advice() -> None:
         MISMATCH, message="On rank 3 too.", evidence=(replace(MISMATCH.evidence[0], first_step=7, where={"rank": 3}),)
     )
     printed = text.render([replace(FULL, results=(replace(RESULTS[3], findings=(MISMATCH, other)),))], width=200)
-    assert printed.count("RLD102 rollout-train-mismatch") == 1
-    assert "ERROR  RLD102 rollout-train-mismatch  steps 7-612" in printed
-    assert printed.index("rank 3\n") < printed.index(MISMATCH.message) < printed.index("likely")
+    assert "synchronisation that failed. (steps 7-612)" in printed
+    assert "found         RLD102 rollout-train-mismatch, steps 7-612" in printed
+    assert printed.index("rank 3\n") < printed.index(MISMATCH.message) < printed.index("ruled out")
     for once in ("Repeat step 388", "ruled out", "not checked", "see   "):
         assert printed.count(once) == 1
 
 
+def test_a_cause_says_its_signs_what_follows_and_what_it_is_not() -> None:
+    printed = text.render([EXPLAINED], width=200)
+    for part in (
+        "ERROR         The engine samples with weights that fall behind. (steps 388-612)",
+        "2 of 4 signs  the difference grows with the updates",
+        "but           rollout_logprob is no nearer",
+        "not checked   the lag itself: needs weight_version",
+        "ruled out     the trainer leaves out the temperature: the slope is 1.00",
+        "fits as well  the engine reuses a stale prefix cache (to tell them apart: group)",
+        "follows       info RLD201 ratio-saturation, steps 390-400: 43% of the tokens",
+        "look at       step 390, sequence 7 (uid 390.1): mismatch.worst_rows 4.25",
+    ):
+        assert part in printed
+    assert printed.count("RLD201") == 1
+
+
+def test_a_finding_that_the_diagnosis_leaves_out_is_told_all_the_same() -> None:
+    printed = text.render([EXPLAINED])
+    assert printed.index("weights that fall behind") < printed.index("WARNING       The prompts are too easy")
+
+
 def test_what_was_skipped_is_grouped_by_what_would_enable_it() -> None:
-    printed = text.render([FULL], width=200)
+    skipped = tuple(result for result in RESULTS if result.outcome == "skipped")
+    printed = text.render([replace(FULL, results=skipped)], width=200)
     assert re.search(r"ref_logprob +RLD205 kl-flatline, RLD207 wrong-reference\n", printed)
     assert re.search(r"config.clip_low +RLD201 ratio-saturation\n", printed)
     assert re.search(r"too short to judge +RLD301 entropy-collapse \(12 steps are measured, and 24 are needed\)\n", printed)
+
+
+def test_what_was_skipped_does_not_bury_what_was_found() -> None:
+    printed = text.render([FULL], width=200)
+    assert re.search(r"not recorded +ref_logprob 2, config.clip_low 1\n", printed)
+    assert re.search(r"or else +too short to judge 1\n", printed)
 
 
 def test_a_long_label_goes_on_below_its_beginning() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from rl_doctor.analyzer.recompute.native import Native, Pair, contradictions
+from rl_doctor.analyzer.recompute.variations.ranges import Range, canonical_range
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunInfo
 
 Gating = Literal["ratio", "binary_kl", "tv"]
@@ -20,7 +21,7 @@ _TYPES: Final[Mapping[str, tuple[str, str]]] = {
 """Types of correction before 0.11.2 -> level and mode of those since."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """Arguments of ``openrlhf.cli.train_ppo_ray``.
 
@@ -49,6 +50,7 @@ class Settings:
     reward_clip: tuple[float, float] | None
     longest: int | None
     value_clip: float | None
+    canonical_range: Range | None
 
     @classmethod
     def of(cls, info: RunInfo) -> Settings | None:
@@ -90,6 +92,7 @@ class Settings:
             reward_clip=(clip[0], clip[1]) if clip else None,
             longest=native.whole("data.max_len"),
             value_clip=info.config.value_clip,
+            canonical_range=canonical_range(info.config, *ends),
         )
 
 

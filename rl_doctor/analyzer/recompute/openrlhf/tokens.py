@@ -15,6 +15,7 @@ from rl_doctor.analyzer.formulas.policy_loss import surrogate_loss
 from rl_doctor.analyzer.formulas.rejection import engine_gate
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Flags, Shares, clip_flags, k3_size, token_shares
+from rl_doctor.analyzer.recompute.variations.ranges import WORDS
 
 if TYPE_CHECKING:
     from rl_doctor.analyzer.recompute.openrlhf.settings import Settings
@@ -158,12 +159,14 @@ def losses_with(batch: Batch, settings: Settings) -> tuple[Floats, Floats, Float
 
 
 def other_ends(settings: Settings) -> tuple[tuple[str, str, Settings], ...]:
-    """The clip range with one of its ends on both sides: name, sentence, and the settings."""
-    low, high = 1.0 - settings.low, settings.high - 1.0
+    """The canonical clip range, and the own one with one of its ends on both sides: name, sentence, and the settings."""
+    low, high, other = 1.0 - settings.low, settings.high - 1.0, settings.canonical_range
+    found = () if other is None else ((*WORDS, replace(settings, low=1.0 - other[0], high=1.0 + other[1])),)
     if math.isclose(low, high):
-        return ()
+        return found
     told = "on both sides of the clip range"
     return (
+        *found,
         ("lower bound on both sides", f"has the lower bound's {low:g} {told}", replace(settings, high=1.0 + low)),
         ("upper bound on both sides", f"has the upper bound's {high:g} {told}", replace(settings, low=1.0 - high)),
     )

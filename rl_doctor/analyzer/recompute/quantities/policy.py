@@ -109,7 +109,7 @@ def _behind(batch: Batch, delta: float) -> tuple[Flags, Flags]:
 def _opsm_share(batch: Batch, arguments: Arguments) -> Values:
     """All tokens with A < 0 of a sequence that off-policy sequence masking drops, the masked ones too, over those trained on."""
     behind, near = _behind(batch, _bound(arguments, "delta"))
-    lengths = np.diff(batch.splits)
+    lengths = batch.lengths
     negative = np.add.reduceat(np.append(batch.columns["advantage"] < 0, False), batch.splits[:-1]) * (lengths > 0)
     share = negative / np.maximum(per_sequence_counts(batch), 1)
     return Values(np.where(behind, share, 0.0), share, near * share)

@@ -15,6 +15,7 @@ from rl_doctor.analyzer.formulas.kl import k1, k2, k3
 from rl_doctor.analyzer.formulas.policy_loss import surrogate_of_ratio
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Flags
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 Arguments = Mapping[str, "Argument | Given"]
@@ -39,7 +40,7 @@ class Given:
         return _NUMBERS.setdefault((self.name, *sorted(parts, key=lambda part: part[0])), len(_NUMBERS))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Values:
     """A quantity at the selected tokens, or at the rows of a generation batch.
 
@@ -62,7 +63,7 @@ class Values:
 Function = Callable[[Batch, Arguments], Values]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Quantity:
     """One quantity.
 

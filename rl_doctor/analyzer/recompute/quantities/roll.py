@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from rl_doctor.analyzer.recompute.quantities.registry import (
 )
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Flags
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 _ENGINE: Final = ("old_logprob", "rollout_logprob")
@@ -61,7 +61,7 @@ def _coarse(batch: Batch, values: Floats, unit: str, keep: Flags | None = None) 
     return _at_tokens(batch, total)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Engine:
     """What the engine's probabilities say of the selected tokens: log-ratio and difference of probabilities, float64 ``[n]``."""
 

@@ -35,7 +35,7 @@ def _stored_sums(batch: Batch, name: str) -> Floats:
 
 sequence_value("tokens", optional=_MASKS)(per_sequence_counts)
 sequence_value("loss_tokens", needs=("loss_mask",))(lambda batch: segment_sums(batch.columns["loss_mask"], batch.splits))
-sequence_value("stored_tokens", needs=("stored_length",))(lambda batch: np.diff(batch.splits))
+sequence_value("stored_tokens", needs=("stored_length",))(lambda batch: batch.lengths)
 for _name in _SUMMED:
     sequence_value(f"sum_{_name}", needs=(_name,), optional=_MASKS)(partial(_sums, name=_name, absolute=False))
     sequence_value(f"size_{_name}", needs=(_name,), optional=_MASKS)(partial(_sums, name=_name, absolute=True))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, per_sequence_counts, per_sequence_sums, selected, selection
@@ -12,6 +10,7 @@ from rl_doctor.analyzer.formulas.policy_loss import cispo_loss, outside, sapo_lo
 from rl_doctor.analyzer.recompute.quantities.registry import Arguments, Values, close, flagged, number, quantity, word
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Flags
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 _CLAMP = 20.0
@@ -45,7 +44,7 @@ def _bound(arguments: Arguments, name: str) -> float:
     return number(arguments, name) or 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Correction:
     """What correction does to the selected tokens.
 
@@ -117,7 +116,7 @@ def _correction(batch: Batch, arguments: Arguments) -> Correction:
     return Correction(ratio, weight, whole, kept, left, {name: flags.astype(np.float64) for name, flags in rows.items()}, near)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Policy:
     """Ratio, advantage and log-probability at the selected tokens, each ``[n]``, and the relative error of the ratio."""
 
@@ -264,7 +263,7 @@ def _turn_start(batch: Batch, _: Arguments) -> Values:
     """Whether the token is the first of a stretch of tokens that are trained on."""
     chosen = selection(batch)
     before = np.append(False, chosen[:-1])
-    before[batch.splits[:-1][np.diff(batch.splits) > 0]] = False
+    before[batch.splits[:-1][batch.lengths > 0]] = False
     return Values.plain((~before[chosen]).astype(np.float64))
 
 

@@ -6,7 +6,6 @@ Each key has one entry per micro-batch, the mean over the pairs of all ranks; a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from rl_doctor.analyzer.recompute.native import Native, contradictions
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE, UNKNOWN, Entries, Logged, dialect, entry
 from rl_doctor.analyzer.recompute.trl.rows import value
 from rl_doctor.analyzer.registry import Reduction, sequence_value
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.codes import codes
@@ -49,7 +49,7 @@ def _reference_sum(batch: Batch) -> Floats:
     return per_sequence_sums(batch, selected(batch, "ref_logprob"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pairs:
     """Pairs of a step: float64 ``[pairs]`` of the chosen and the rejected response; ``part`` numbers their micro-batch.
 
@@ -94,7 +94,7 @@ def _plain(values: Floats, size: Floats) -> tuple[Floats, Floats]:
     return values, np.abs(values) + size
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """What of ``DPOConfig`` the keys depend on; None where it is not known.
 

@@ -39,7 +39,7 @@ def _between(batch: Batch) -> Floats:
 
 @sequence_value("trl_generated", needs=("response_length", "role"))
 def _generated(batch: Batch) -> Floats:
-    inside = positions(batch) < np.repeat(batch.columns["response_length"], np.diff(batch.splits))
+    inside = positions(batch) < np.repeat(batch.columns["response_length"], batch.lengths)
     return segment_sums((inside & (batch.columns["role"] == _ASSISTANT)).astype(np.float64), batch.splits)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from rl_doctor.analyzer.dialects.registry import Bounds, Version, bounds_of
 from rl_doctor.analyzer.recompute.native import Native, Pair, contradictions
+from rl_doctor.analyzer.recompute.variations.ranges import Range, canonical_range
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunInfo
 
 _SEQUENCES: Final = "sequence"
@@ -30,7 +32,7 @@ def since(bounds: Bounds, version: Version) -> bool | None:
     return True if bounds.at_least(version) else False if bounds.before(version) else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Switches:
     """How the version computes: each None where the version that is known leaves it open.
 
@@ -98,7 +100,7 @@ def _between(bounds: Bounds, first: Version, end: Version) -> bool | None:
     return True if bounds.at_least(first) and bounds.before(end) else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """Fields of ``GRPOConfig`` or ``RLOOConfig``, under their native names where they have one.
 
@@ -106,7 +108,7 @@ class Settings:
     itself for CISPO), ``reward_weights`` by component in the order of the reward functions. ``plain_loss`` tells whether the
     loss can be recomputed, ``bias_corrected_kl`` is None where its default is not known, ``clipped_ratio_of_rank`` whether the
     share of truncated responses is divided by the rows of one rank (0.18.0), ``known_update`` whether all is known that the
-    update depends on.
+    update depends on, ``canonical_range`` the clip range of the canonical configuration where that is another.
     """
 
     version: Switches
@@ -140,6 +142,7 @@ class Settings:
     vespo_rates: tuple[float, float] = (3.0, 2.0)
     clipped_ratio_of_rank: bool | None = False
     known_update: bool = True
+    canonical_range: Range | None = None
 
     @classmethod
     def of(cls, info: RunInfo) -> Settings | None:
@@ -196,6 +199,7 @@ class Settings:
             plain_loss=_plain_loss(native, version, loss_type, per_sequence=level == _SEQUENCES),
             microbatch_rows=rows,
             generation_rows=None if rows is None else rows * steps_per_generation,
+            canonical_range=None if loss_type == "cispo" else canonical_range(info.config, epsilon, epsilon_high),
             clipped_ratio_of_rank=_between(bounds, (0, 18), (0, 18, 1)) if ranks > 1 else False,
         )
         known = None not in (epsilon, beta) and native.doubts.keys().isdisjoint(_OF_UPDATE)

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.analyzer.derive import Floats, derived, selected
+from rl_doctor.analyzer.recompute.extremes import largest, ranges_by, smallest
 from rl_doctor.analyzer.recompute.registry import Hypothesis, Logged
 from rl_doctor.analyzer.recompute.stages import (
     MICROBATCH,
@@ -18,11 +19,8 @@ from rl_doctor.analyzer.recompute.stages import (
     Flags,
     Shares,
     extremes_of_ranks,
-    largest,
     means,
     means_of_ranks,
-    ranges_by,
-    smallest,
     sums_by,
     sums_over_ranks,
     token_shares,
@@ -31,6 +29,7 @@ from rl_doctor.analyzer.recompute.trl.settings import Settings
 from rl_doctor.analyzer.recompute.trl.tokens import WINDOWED, Terms, terms
 from rl_doctor.analyzer.recompute.variations.hypotheses import parted
 from rl_doctor.analyzer.recompute.variations.measures import Part
+from rl_doctor.analyzer.recompute.variations.ranges import WORDS
 from rl_doctor.analyzer.recompute.variations.values import Clip, Differences, as_tokens, clamps, clipped_shares, estimates, parts
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.store.batch import Batch
@@ -185,12 +184,14 @@ def clip_keys(
 
 
 def _other_ends(settings: Settings) -> tuple[tuple[str, str, Settings], ...]:
-    """The clip range with one of its ends on both sides: name, sentence, and the settings."""
-    low, high = 1.0 - settings.low, settings.high - 1.0
+    """The canonical clip range, and the own one with one of its ends on both sides: name, sentence, and the settings."""
+    low, high, other = 1.0 - settings.low, settings.high - 1.0, settings.canonical_range
+    found = () if other is None else ((*WORDS, replace(settings, low=1.0 - other[0], high=1.0 + other[1])),)
     if math.isclose(low, high):
-        return ()
+        return found
     told = "on both sides of the clip range"
     return (
+        *found,
         ("lower bound on both sides", f"has the lower bound's {low:g} {told}", replace(settings, high=1.0 + low)),
         ("upper bound on both sides", f"has the upper bound's {high:g} {told}", replace(settings, low=1.0 - high)),
     )

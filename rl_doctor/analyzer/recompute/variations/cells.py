@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from rl_doctor.analyzer.recompute.registry import TOLERANCE
 from rl_doctor.analyzer.recompute.stages import MINIBATCH, Share, keyed_rows
 from rl_doctor.analyzer.recompute.variations.measures import Own, Stages, Varied
 from rl_doctor.analyzer.states import Keyed, Sums
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 Ints = NDArray[np.int64]
@@ -26,7 +27,7 @@ RANK: Final = "rank "
 _NAMES: Final = ("step", *CELL)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PerStep:
     """Entries of a key at each of ``steps`` ``[n]``: their sum, their number, and what rounding can change in the sum."""
 
@@ -75,7 +76,7 @@ class Gathered:
         return Cells(keys[new], merged(self._rows)[0], {share: merged(parts) for share, parts in self._sums.items()})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Cells:
     """The parts of some steps.
 
@@ -166,7 +167,7 @@ class Cells:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Plain:
     """A rounded sum that stands for a ``Sum``."""
 
@@ -187,7 +188,7 @@ class _Plain:
         return _Plain(self.total + other.total, self.count + other.count)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Grouping:
     """Rows of keys by some of their columns.
 

@@ -27,7 +27,7 @@ def _mask(batch: Batch) -> Flags:
 def _earlier(batch: Batch) -> Flags:
     """Each token selected that stands before a selected one."""
     flags = np.append(_mask(batch)[1:], False)
-    ends = batch.splits[1:][np.diff(batch.splits) > 0] - 1
+    ends = batch.splits[1:][batch.lengths > 0] - 1
     flags[ends] = False
     return flags
 
@@ -35,7 +35,7 @@ def _earlier(batch: Batch) -> Flags:
 def _later(batch: Batch) -> Flags:
     """Each token selected that stands behind a selected one."""
     flags = np.append(False, _mask(batch)[:-1]) if batch.n_tokens else _mask(batch)
-    flags[batch.splits[:-1][np.diff(batch.splits) > 0]] = False
+    flags[batch.splits[:-1][batch.lengths > 0]] = False
     return flags
 
 
@@ -96,7 +96,7 @@ def _padding_counted(share: Share, *, recounted: bool) -> Share:
     late = remasked(share, _LATE, recounted=recounted)
 
     def other(batch: Batch) -> Shares:
-        found, mask, lengths = late(batch), _mask(batch), np.diff(batch.splits)
+        found, mask, lengths = late(batch), _mask(batch), batch.lengths
         width = batch.get("padded_width")
         room = np.ones(batch.n_sequences, np.bool_) if width is None else (width > lengths) | ~known(width)
         behind = np.zeros(batch.n_sequences, np.int64)
@@ -182,7 +182,7 @@ def _with_column(name: str) -> Callable[[Batch], NDArray[np.int64]]:
 
 
 def _stored(batch: Batch) -> NDArray[np.int64]:
-    return np.where(real_rows(batch), np.diff(batch.splits), 0).astype(np.int64)
+    return np.where(real_rows(batch), batch.lengths, 0).astype(np.int64)
 
 
 _COUNTS: Final = (

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from rl_doctor.analyzer.recompute.registry import Entries
 from rl_doctor.analyzer.recompute.stages import Share
+from rl_doctor.frozen import frozen
 
 _RANK: Final = "rank"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stage:
     """How numbers that differ only in ``columns`` become one: "mean" or "sum"."""
 
@@ -20,7 +20,7 @@ class Stage:
     how: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stages:
     """How the sums of a step become its entries.
 
@@ -33,7 +33,7 @@ class Stages:
     steps: tuple[Stage, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Own:
     """The stages of the definition itself.
 
@@ -48,7 +48,7 @@ class Own:
     how: str = "mean"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Part:
     """Another average of the same key: the name and the sentence of a ``Hypothesis``, what is summed, and columns needed."""
 
@@ -58,7 +58,7 @@ class Part:
     needs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Varied:
     """A key with one of its ingredients exchanged.
 

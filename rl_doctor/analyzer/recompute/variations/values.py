@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -14,6 +13,7 @@ from rl_doctor.analyzer.formulas.kl import k3
 from rl_doctor.analyzer.recompute.registry import EPSILON32, TOLERANCE
 from rl_doctor.analyzer.recompute.stages import Share, token_shares
 from rl_doctor.analyzer.recompute.variations.measures import Part
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 Differences = Callable[[Batch], Floats]
@@ -24,7 +24,7 @@ Make = Callable[[Valued], Share]
 """How values per token become what each sequence adds."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Value:
     """Another value per token."""
 
@@ -101,7 +101,7 @@ def clamps(x: Differences, own: str, bound: float | None) -> Iterator[Value]:
         yield Value("without a clamp", "has no clamp", partial(inner, most=np.inf))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Clip:
     """What a clipped loss follows from: ratio and advantage at the selected tokens, bounds of the ratio, the dual clip."""
 
@@ -214,6 +214,14 @@ def _clamped(clip: Clip, ratio: Floats, advantage: Floats) -> Floats:
 _LOSSES: Final[dict[str, tuple[str, Flagged]]] = {
     "without the dual clip": ("is the clipped loss without the dual clip", _inner),
     "dual clip alone": ("has the dual clip, but not the inner clip range", lambda c, r, a: _dual(c, -a * r, a)),
+    "dual clip alone where A < 0": (
+        "has the dual clip instead of the inner clip range where the advantage is negative",
+        lambda c, r, a: np.where(a < 0, _dual(c, -a * r, a), _inner(c, r, a)),
+    ),
+    "dual clip on both signs": (
+        "bounds the loss by the dual clip where the advantage is positive too",
+        lambda c, r, a: np.clip(_inner(c, r, a), -np.abs(a) * (c.dual or np.inf), np.abs(a) * (c.dual or np.inf)),
+    ),
     "without any clip": ("is the loss without the clip range", _plain),
     "always clipped": ("clamps the ratio always, instead of taking the larger loss", _clamped),
     "smaller of the two": (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -35,13 +35,14 @@ from rl_doctor.analyzer.recompute.verl.batch import CLAMP, before_rejection, onc
 from rl_doctor.analyzer.recompute.verl.rejection import NEAR, criteria, divergence, engine_difference, left_out, of_criterion
 from rl_doctor.analyzer.recompute.verl.settings import Correction, Settings
 from rl_doctor.analyzer.registry import Reduction
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 _NEEDS: Final = ("old_logprob", "rollout_logprob")
 _MASKS: Final = ("epoch", "is_padding", "response_mask", "loss_mask")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Scope:
     """Where the numbers are computed.
 
@@ -87,7 +88,7 @@ def keys(settings: Settings) -> Iterator[Logged]:
             yield from scope.keys(of_criterion(criterion), scope.reduction(partial(divergence, criterion=criterion)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _ByMicroBatch:
     """``Statistics`` per micro-batch of each rank."""
 

@@ -8,7 +8,7 @@ batch are computed at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -19,7 +19,7 @@ import numpy as np
 from rl_doctor.analyzer.derive import Floats, column_sums, derived, selected
 from rl_doctor.analyzer.dialects.registry import bounds_of, matching, plain
 from rl_doctor.analyzer.dialects.verl import VERL
-from rl_doctor.analyzer.engine import lacking
+from rl_doctor.analyzer.needs import lacking
 from rl_doctor.analyzer.recompute.registry import Entries, Hypothesis, Logged, dialect
 from rl_doctor.analyzer.recompute.stages import MINIBATCH, Shares, sums_by, token_shares
 from rl_doctor.analyzer.recompute.verl import batch as verl_batch
@@ -33,6 +33,7 @@ from rl_doctor.analyzer.recompute.verl.others import (
     Beside,
     other_clips,
     other_distances,
+    other_ends,
     other_losses,
     other_penalties,
     policy_rows,
@@ -51,6 +52,11 @@ _DISTANT: Final = frozenset({*LOSSES, "kl_cov", "clip_cov"}) - {"gpg"}
 """Losses that log ``ppo_kl``."""
 _CLIPPED: Final = frozenset(LOSSES) - {"gpg", "dro", "reinforce"}
 """Losses that log what they clip."""
+_COEFFICIENT: Final = "actor_rollout_ref.actor.entropy_coeff, which is not known"
+_OPEN_LOSS: Final = (
+    f"whether the entropy is subtracted from it depends on {_COEFFICIENT}, and it is not equal without it at every step"
+)
+_OPEN_ENTROPY: Final = f"whether it is the actor's or the driver's depends on {_COEFFICIENT}, and it equals neither at every step"
 _CAPPED: Final = frozenset({"vanilla", "dppo_tv", "dppo_kl"})
 """Losses that need ``clip_ratio_c``."""
 
@@ -96,7 +102,14 @@ def verl(info: RunInfo, columns: Collection[str], names: Collection[str]) -> tup
     for item in chain(newest.values(), *(_logged(info, era, columns) for era in reversed(eras[:-1]))):
         if item.name in names and item.name not in found and not lacking(item.reduction.needs, columns, info.config):
             meanings.setdefault(item.name, []).append(item)
-    return (*found.values(), *(replace(first, instead=tuple(rest)) for first, *rest in meanings.values()))
+    return (*found.values(), *map(_together, meanings.values()))
+
+
+def _together(meanings: Sequence[Logged], why: str = "") -> Logged:
+    """One key with all of its meanings: those of several versions, or for the reason that is told."""
+    first, *rest = meanings
+    others = [*first.instead, *(one for item in rest for one in (replace(item, instead=()), *item.instead))]
+    return replace(first, instead=tuple(others), open=why) if rest or why else first
 
 
 def _logged(info: RunInfo, era: Era, columns: Collection[str]) -> list[Logged]:
@@ -107,6 +120,10 @@ def _logged(info: RunInfo, era: Era, columns: Collection[str]) -> list[Logged]:
         found += [with_others(item, settings, columns) for item in verl_batch.old_pass_keys(settings)]
         found += verl_correction.keys(settings)
         found += [*_policy_keys(settings, stages), *_loss_keys(settings, info.config, stages, columns), *critic_keys(settings)]
+    entropies = [item for item in found if item.name == "actor/entropy"]
+    if settings.overwrites_entropy is None and entropies:
+        known = [item for item in entropies if not lacking(item.reduction.needs, columns, info.config)]
+        found = [*(item for item in found if item not in entropies), _together(known or entropies[:1], _OPEN_ENTROPY)]
     return found
 
 
@@ -148,6 +165,8 @@ def _loss_keys(settings: Settings, config: RunConfig, stages: Stages, columns: C
     beside = settings.configured_agg if settings.configured_agg in AGGREGATIONS else None
     entropy = derived(lambda batch: (column_sums(batch, "entropy"), np.abs(column_sums(batch, "entropy")), None))
     of_policy = stages
+    may_subtract = isinstance(stages, Older) and settings.era.subtracts_entropy
+    why = _OPEN_LOSS if may_subtract and settings.entropy_coef is None else ""
     subtracted: tuple[str, ...] = ()
     if isinstance(stages, Older) and settings.era.subtracts_entropy and settings.entropy_coef:
         if beside is None:
@@ -157,7 +176,8 @@ def _loss_keys(settings: Settings, config: RunConfig, stages: Stages, columns: C
         subtracted = ("entropy",)
     if mode == "geo_mean" and _bounds_are_known(settings):
         share = derived(lambda batch: _row_mean(terms(batch, settings)))
-        yield of_policy.averaged("actor/pg_loss", None, share, (*LOSSES[mode], *weighted, *subtracted))
+        averaged = of_policy.averaged("actor/pg_loss", None, share, (*LOSSES[mode], *weighted, *subtracted))
+        yield replace(averaged, open=why)
     penalty: Rows | None = None
     if settings.kl_type is not None:
         kind = settings.kl_type
@@ -169,7 +189,8 @@ def _loss_keys(settings: Settings, config: RunConfig, stages: Stages, columns: C
         metric = None if subtracted else "policy.loss_pg"
         terms_beside = _terms_beside(settings, entropy, penalty) if beside == aggregation and not subtracted else ()
         others = other_losses(settings, partial(of_policy.share, mode=aggregation), policy, terms_beside)
-        yield of_policy.loss("actor/pg_loss", metric, policy, aggregation, (*needs, *subtracted), others=others)
+        key = of_policy.loss("actor/pg_loss", metric, policy, aggregation, (*needs, *subtracted), others=others)
+        yield replace(key, open=why)
     if beside is None:
         return
     yield from _beside_keys(settings, config, stages, (entropy, beside), None if penalty is None else (penalty, beside))
@@ -187,7 +208,7 @@ def _beside_keys(
         coefficient = None if config.entropy_coef is not None else settings.entropy_coef
         multiplied = partial(times_coefficient, "entropy", coefficient, partial(stages.share, *entropy))
         yield stages.loss("actor/entropy_loss", "policy.entropy", *entropy, ("entropy",), "nat", multiplied)
-    elif settings.overwrites_entropy:
+    elif settings.overwrites_entropy is not False:
         means = Older(settings.era, settings.response_limit, losses="mean")
         yield means.loss("actor/entropy", "policy.entropy", *entropy, ("entropy",), "nat")
     if penalty is not None and settings.kl_type is not None:
@@ -237,6 +258,10 @@ def _whole_loss(
         Hypothesis(label, told, reduction, entries(**{name: by}))
         for name, (factor, _, _) in beside.items() for label, told, by in other_factors(name, factor)
     ]  # fmt: skip
+    for label, told, other in other_ends(settings):
+        changed = derived(partial(aggregated, rows=derived(partial(policy_rows, settings=other)), mode=policy[1]))
+        summed_up = sums_by(MINIBATCH, changed, *shares[1:], needs=needs, optional=READ)
+        others.append(Hypothesis(label, told, summed_up, entries()))
     yield Logged("actor/loss", "policy.loss_total", "1", reduction, entries(), "step", lambda: tuple(others))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -12,6 +12,7 @@ import numpy as np
 from rl_doctor.analyzer.derive import Floats, derived, per_sequence_sums, selected
 from rl_doctor.analyzer.recompute.stages import Flags, Share, token_shares
 from rl_doctor.analyzer.recompute.variations.measures import Part
+from rl_doctor.analyzer.recompute.variations.ranges import WORDS
 from rl_doctor.analyzer.recompute.variations.values import (
     Clip,
     Value,
@@ -25,6 +26,7 @@ from rl_doctor.analyzer.recompute.variations.values import (
 )
 from rl_doctor.analyzer.recompute.verl.losses import terms
 from rl_doctor.analyzer.recompute.verl.settings import Settings
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 Others = Callable[[], tuple[Part, ...]]
@@ -55,7 +57,7 @@ def other_clips(settings: Settings, own: str) -> Others:
         return lambda batch: token_shares(batch, terms(batch, other).clipped[0].astype(np.float64))
 
     def others() -> tuple[Part, ...]:
-        ends = _other_ends(settings) if own == "both sides" else ()
+        ends = other_ends(settings) if own == "both sides" else ()
         return (
             *parts(as_tokens, clipped_shares(_clip(settings), own)),
             *(Part(name, sentence, derived(flags(other))) for name, sentence, other in ends),
@@ -64,7 +66,7 @@ def other_clips(settings: Settings, own: str) -> Others:
     return others
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Beside:
     """What else is in the loss: its name, its values per sequence, its sign times its coefficient, and the columns it needs."""
 
@@ -81,7 +83,7 @@ def other_losses(settings: Settings, share: Callable[[Rows], Share], own: Rows, 
         for one in beside:
             name = f"{one.name} term included"
             yield Part(name, f"has the {one.name} term in it", share(_added(own, one)), one.needs)
-        for name, sentence, other in _other_ends(settings):
+        for name, sentence, other in other_ends(settings):
             yield Part(name, sentence, share(partial(policy_rows, settings=other)))
         if settings.loss_mode in {"vanilla", "gspo"}:
             yield from _aggregated(losses(_clip(settings)), share)
@@ -109,10 +111,14 @@ def _added(own: Rows, beside: Beside) -> Rows:
     return rows
 
 
-def _other_ends(settings: Settings) -> Iterator[tuple[str, str, Settings]]:
-    """The clip range with one of its ends on both sides."""
-    low, high = settings.low, settings.high
-    if low is None or high is None or low == high or settings.loss_mode not in BOUNDED:
+def other_ends(settings: Settings) -> Iterator[tuple[str, str, Settings]]:
+    """The clip range of the canonical configuration, and the own one with one of its ends on both sides."""
+    low, high, told = settings.low, settings.high, settings.canonical_range
+    if low is None or high is None or settings.loss_mode not in BOUNDED:
+        return
+    if told is not None:
+        yield *WORDS, replace(settings, low=told[0], high=told[1])
+    if low == high:
         return
     yield (
         "lower bound on both sides",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, get_args
 
@@ -34,6 +33,7 @@ from rl_doctor.analyzer.recompute.statistics import (
 )
 from rl_doctor.analyzer.recompute.verl.batch import CLAMP, before_rejection, first_pass
 from rl_doctor.analyzer.recompute.verl.settings import Correction
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 _OF: Final[Mapping[str, tuple[Over, Kind]]] = {
@@ -58,7 +58,7 @@ def left_out(batch: Batch) -> Statistics:
     return Statistics({"tokens": of_tokens(before, share), "rows": of_rows((gone > 0).astype(np.float64))})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Criterion:
     """One criterion for leaving tokens out: a KL estimate per token, or its sum, mean or maximum over the sequence."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from rl_doctor.analyzer.recompute.native import Native, Pair, contradictions
+from rl_doctor.analyzer.recompute.variations.ranges import Range, canonical_range
 from rl_doctor.analyzer.recompute.verl.versions import Era, eras_of
+from rl_doctor.frozen import frozen
 from rl_doctor.schema import RunConfig, RunInfo
 
 _ACTOR: Final = "actor_rollout_ref.actor"
@@ -24,7 +25,7 @@ _SAME: Final[tuple[Pair, ...]] = (
 _CORRECTIONS: Final = ("algorithm.rollout_correction", f"{_ACTOR}.policy_loss.rollout_correction")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Correction:
     """``algorithm.rollout_correction``: how the distance from the engine that sampled is corrected for.
 
@@ -43,14 +44,15 @@ class Correction:
     thresholds: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """The policy loss, its aggregation, its bounds, and how the driver summarises a batch; None where it is not known.
 
     ``loss_agg`` is how the policy loss is aggregated, ``configured_agg`` how all else is: some losses have their own way.
     ``jagged`` is whether the driver pads responses to the longest of the batch, not to the configured limit. ``substeps`` is how
     many updates, each on a part of the batch, are logged as one step, 0 where it is not known. ``actor_entropy`` is whether the
-    actor computes one.
+    actor computes one, None where that is not known. ``canonical_range`` is the clip range of the canonical configuration where
+    that is another.
     """
 
     era: Era
@@ -74,7 +76,8 @@ class Settings:
     prompt_limit: int | None
     value_clip: float | None
     value_agg: str | None
-    actor_entropy: bool
+    actor_entropy: bool | None
+    canonical_range: Range | None
 
     @classmethod
     def of(cls, info: RunInfo, era: Era, native: Native | None = None) -> Settings:
@@ -96,14 +99,15 @@ class Settings:
         elif era.minor < (0, 7) and native.flag("algorithm.rollout_correction.use_policy_gradient"):
             mode = "rollout_correction"
         entropy_coef = native.number(f"{_ACTOR}.entropy_coeff", config.entropy_coef)
+        low, high = _bound(native, "low", config.clip_low), _bound(native, "high", config.clip_high)
         version_one, nine = native.flag("trainer.use_v1"), era.minor >= (0, 9)
         return cls(
             era=era,
             loss_mode=mode,
             loss_agg=aggregation,
             configured_agg=configured,
-            low=_bound(native, "low", config.clip_low),
-            high=_bound(native, "high", config.clip_high),
+            low=low,
+            high=high,
             dual_clip=native.number(f"{_ACTOR}.clip_ratio_c", config.dual_clip),
             entropy_coef=entropy_coef,
             kl_coef=_kl_coef(config, native),
@@ -119,13 +123,18 @@ class Settings:
             prompt_limit=native.whole("data.max_prompt_length"),
             value_clip=native.number("critic.cliprange_value", config.value_clip),
             value_agg=native.word("critic.loss_agg_mode"),
-            actor_entropy=bool(native.flag(f"{_ACTOR}.calculate_entropy") or entropy_coef),
+            actor_entropy=True
+            if native.flag(f"{_ACTOR}.calculate_entropy")
+            else None
+            if entropy_coef is None
+            else entropy_coef != 0,
+            canonical_range=canonical_range(config, low, high),
         )
 
     @property
-    def overwrites_entropy(self) -> bool:
-        """Whether the actor's entropy takes the place of the driver's."""
-        return self.era.current_entropy and self.actor_entropy
+    def overwrites_entropy(self) -> bool | None:
+        """Whether the actor's entropy takes the place of the driver's; None where that is not known."""
+        return self.actor_entropy if self.era.current_entropy else False
 
     @property
     def bypasses(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -28,6 +28,7 @@ from rl_doctor.analyzer.recompute.verl.aggregation import AGGREGATIONS, WORDS, R
 from rl_doctor.analyzer.recompute.verl.versions import Era, Losses
 from rl_doctor.analyzer.registry import Reduction
 from rl_doctor.analyzer.states import Keyed
+from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 
 Others = Callable[[], tuple[Part, ...]]
@@ -90,7 +91,7 @@ class Engine:
         return Logged(name, metric, unit, reduction, sums_of_means, "step", hypotheses)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Added:
     """A term that is added to a loss: its name, what each sequence adds, times its coefficient, and that coefficient."""
 
@@ -110,7 +111,7 @@ def other_factors(name: str, coefficient: float) -> Iterator[tuple[str, str, flo
         yield f"{name} term without its coefficient", f"has the {name} term without its coefficient", 1.0 / size
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Older:
     """Before: every micro-batch normalises its loss by itself. Also the critic of the engine's first versions.
 

@@ -7,12 +7,12 @@ changed from version to version; the engine workers, a choice in 0.7 and the onl
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal
 
 from rl_doctor.analyzer.dialects.registry import Bounds, Version, bounds_of
 from rl_doctor.analyzer.recompute.native import nested
+from rl_doctor.frozen import frozen
 
 Workers = Literal["engine", "fsdp", "megatron"]
 Losses = Literal["mean", "scaled mean", "scaled sum"]
@@ -26,7 +26,7 @@ _OF_THE_ENGINE: Final = frozenset({"actor/loss", "actor/entropy_loss", "critic/l
 _FSDP: Final[Mapping[Version, Losses]] = {(0, 5): "mean", (0, 6): "scaled mean", (0, 7): "scaled sum"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Era:
     """Versions and workers that log alike.
 

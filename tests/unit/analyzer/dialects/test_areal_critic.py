@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_doctor.analyzer.engine import lacking
+from rl_doctor.analyzer.needs import lacking
 from rl_doctor.analyzer.recompute.registry import find_dialect
 from rl_doctor.schema import RunConfig, RunInfo
 

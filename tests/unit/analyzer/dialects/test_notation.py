@@ -62,8 +62,8 @@ ENGLISH = frozenset(
         "nat",
     }
 )
-STATISTICS = frozenset({"mean", "sum", "max", "min", "share", "std", "var", "corr", "quantile", "mode", "lag"})
-OVER = frozenset({"T", "F", "S", "i", "Ti", "g", "t", "j"})
+STATISTICS = frozenset({"mean", "sum", "max", "min", "share", "std", "var", "cov", "corr", "quantile", "mode", "lag"})
+OVER = frozenset({"T", "F", "S", "i", "Ti", "g", "t", "j", "rank"})
 LOSSES = frozenset(
     {
         "kl_cov",
@@ -204,11 +204,11 @@ def letters(formula: str) -> Iterator[str]:
 def unexplained(formula: str, own: frozenset[str] | set[str]) -> set[str]:
     """Letters that neither the notation nor the formula itself explains."""
     known = explained() | ENGLISH | LOSSES | own | set(schema.COLUMNS) | set(schema.SETTINGS)
-    defined = set(re.findall(r"\b([a-z]) (?:=|the \*)", formula)) - {"x", "y", "d", "m"}
+    defined = set(re.findall(r"\b([a-z](?:_[a-z])?) (?:=|the )", formula)) - {"x", "y", "d", "m"}
     found = set()
     for token in letters(formula):
         head, _, over = token.partition("_")
-        if token not in known | defined and not (head in STATISTICS and over in OVER):
+        if not {token, token.removesuffix("'s")} & (known | defined) and not (head in STATISTICS and over in OVER):
             found.add(token)
     return found
 
@@ -246,6 +246,7 @@ def test_metrics_use_the_notation() -> None:
         "tokens_i",
         "tokens_j",
         "bfloat16",
+        "float16",
         "s",
         "loss_pg",
         "is_weight",

@@ -11,6 +11,7 @@ from rl_doctor.analyzer.dialects.recognise import general, names_of
 from rl_doctor.analyzer.dialects.registry import Name, plain, trainers
 from rl_doctor.analyzer.logged import LOGGED_FAMILIES
 from rl_doctor.analyzer.registry import metrics
+from rl_doctor.analyzer.timings import clock
 from rl_doctor.schema import RunConfig
 from tests.unit.analyzer.dialects.logs import LOGS, Log, meanings, read, varied
 
@@ -21,7 +22,8 @@ def test_a_log_is_recognised_and_every_name_means_what_it_should(known: Log) -> 
     found = read(values)
     assert (found.info.trainer, found.info.algorithm) == (known.trainer, known.algorithm)
     got = meanings(found)
-    assert {name for name in got if name != "optim.grad_norm_max"} == {name for name in known.means.values() if name}
+    clocks = {metric for native in known.names() if known.means.get(native) is None and (metric := clock(native.lower()))}
+    assert {name for name in got if name != "optim.grad_norm_max"} == {name for name in known.means.values() if name} | clocks
     for native, metric in known.means.items():
         if metric is not None:
             assert abs(np.corrcoef(got[metric], np.asarray(values[native]))[0, 1]) == pytest.approx(1.0), (native, metric)

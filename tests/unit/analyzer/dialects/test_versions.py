@@ -50,10 +50,18 @@ def test_the_only_reward_function_tells_which_deviation_it_is() -> None:
     assert reward_std(None, **two, reward_std=SPREAD) == "reward.spread"
 
 
-def test_a_signed_kl_is_rloos() -> None:
-    found = read({**varied(LOGS["TRL_GRPO"].names()), "kl": np.linspace(-0.01, 0.01, STEPS)})
-    assert found.info.algorithm == "rloo"
-    assert meanings(found)["ref.kl_k1"][0] == -0.01
+def test_a_kl_below_zero_leaves_the_algorithm_open() -> None:
+    values = {**varied(LOGS["TRL_GRPO"].names()), "kl": np.linspace(-0.01, 0.01, STEPS)}
+    found = read(values)
+    assert (found.info.trainer, found.info.algorithm) == ("trl", None)
+    assert meanings(found)["ref.kl"][0] == -0.01
+    assert "ref.kl_k1" not in meanings(found)
+    assert any("which of them it is is not known" in note for note in found.notes)
+    for algorithm, metric in (("rloo", "ref.kl_k1"), ("grpo", "ref.kl")):
+        told = read(values, RunInfo(trainer="trl", algorithm=algorithm))
+        assert meanings(told)[metric][0] == -0.01
+        assert not any("which of them it is is not known" in note for note in told.notes)
+    assert read({**values, "kl": np.linspace(0.0, 0.01, STEPS)}).info.algorithm == "grpo"
 
 
 def test_the_algorithm_that_was_told_counts() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_doctor.analyzer import reconcile
 from rl_doctor.analyzer.comparison import Comparison, differing, fits
+from rl_doctor.analyzer.engine import analyze
 from rl_doctor.rules.registry import rules
 from rl_doctor.schema import RunConfig, RunInfo
 from tests.unit.analyzer.mistaken_logs import (
@@ -174,6 +176,40 @@ OLDER: list[tuple[str, Callable[[list[Micro]], float]]] = [
 def test_in_place_the_entropy_term_stays_where_something_else_is_wrong(name: str, of: Callable[[list[Micro]], float]) -> None:
     found = judged(older(None), world(5, Shape()), {"actor/pg_loss": of})
     assert names_of(found["actor/pg_loss"]) == [name]
+
+
+def reasons(keys: dict[str, Callable[[list[Micro]], float]], coefficient: float | None) -> tuple[set[str], dict[str, str]]:
+    """Of a run of 0.7 the keys that are equal, and of those that are not compared why."""
+    info, micros = older(None), world(4, Shape())
+    info = replace(info, config=replace(info.config, entropy_coef=coefficient))
+    log = {step: {key: float(np.float32(of(part))) for key, of in keys.items()} for step, part in by_step(micros).items()}
+    run = replace(source(micros, info), log=logged(log))
+    plan = reconcile.plan(run.info, run.columns, run.log)
+    series = analyze(run, [], plan.metrics).series
+    found = {item.name: item for item in reconcile.compare(plan, series)}
+    told = reconcile.why_not_compared(plan, series, np.empty(0, np.int64))
+    equal = {name for name, item in found.items() if (np.abs(item.logged - item.recomputed) <= item.tolerance).all()}
+    return equal, {name: why for name, why in told.items() if name not in found}
+
+
+def drivers_entropy(micros: list[Micro]) -> float:
+    return float(picked(micros, lambda micro: micro.tokens["old_entropy"]).mean())
+
+
+def test_without_an_entropy_coefficient_both_meanings_are_tried() -> None:
+    own = {"actor/pg_loss": lambda m: fsdp(m, PG), "actor/entropy": mean_entropy}
+    assert reasons(own, None) == ({"actor/pg_loss", "actor/entropy"}, {})
+    assert reasons({"actor/entropy": drivers_entropy}, None) == ({"actor/entropy"}, {})
+    assert reasons({"actor/entropy": drivers_entropy}, 0.0) == ({"actor/entropy"}, {})
+    equal, why = reasons({"actor/pg_loss": lambda m: fsdp(m, PG, ENT), "actor/entropy": lambda m: -mean_entropy(m)}, None)
+    assert equal == set()
+    assert set(why) == {"actor/pg_loss", "actor/entropy"}
+    assert all("depends on actor_rollout_ref.actor.entropy_coeff, which is not known" in reason for reason in why.values())
+
+
+def test_an_entropy_coefficient_that_is_known_to_be_none_is_held_against_the_log() -> None:
+    equal, why = reasons({"actor/pg_loss": lambda m: fsdp(m, PG, ENT), "actor/entropy": mean_entropy}, 0.0)
+    assert (equal, why) == (set(), {})
 
 
 def first_pass(micros: list[Micro]) -> list[Micro]:

@@ -6,10 +6,13 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rl_doctor import open_run
-from rl_doctor.errors import DoctorError, InputError
+from rl_doctor.errors import DoctorError, InputError, SeveralRunsError
+from tests.integration.bad_input import rows, write
 
 Metric = Callable[[int], float]
 
@@ -117,6 +120,22 @@ def test_a_folder_of_several_runs_names_them(tmp_path: Path) -> None:
     table(tmp_path / "runs" / "b" / "metrics.csv", range(1, 21), loss=rising)
     with pytest.raises(InputError, match=r"logs of 2 runs: a/metrics\.csv"):
         open_run(tmp_path / "runs")
+
+
+def test_a_folder_with_recordings_is_no_log(tmp_path: Path) -> None:
+    table(tmp_path / "metrics.csv", range(1, 11), loss=falling)
+    for name in ("one.parquet", "two.parquet"):
+        write(tmp_path / name, rows())
+    pq.write_table(pa.table({"prompt": ["a", "b"]}), tmp_path / "prompts.parquet")
+    with pytest.raises(SeveralRunsError, match=r"with 2 recorded runs and logs: one\.parquet, two\.parquet; name one"):
+        open_run(tmp_path)
+    (tmp_path / "metrics.csv").unlink()
+    with pytest.raises(SeveralRunsError, match=r"with 2 recorded runs: one\.parquet, two\.parquet; name one"):
+        open_run(tmp_path)
+    (tmp_path / "one.parquet").unlink()
+    (tmp_path / "two.parquet").unlink()
+    table(tmp_path / "metrics.csv", range(1, 11), loss=falling)
+    assert open_run(tmp_path).metrics().names() == ("loss",)
 
 
 def test_a_table_that_is_no_log_of_the_run_is_left_out(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Optimiser: gradient norm and learning rate."""
+"""Optimiser: the gradient norm."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
-from rl_doctor.rules import trend
+from rl_doctor.rules import breaks, trend
 from rl_doctor.rules.reading import (
-    KL_OLD,
+    COARSE,
     PROGRESS,
-    REWARD,
     evidence,
     first_of,
     lacking,
@@ -27,17 +26,15 @@ from rl_doctor.rules.reading import (
 from rl_doctor.rules.registry import Limits, Skip, rule
 from rl_doctor.rules.view import View
 
-_COARSE = 1e-4
-"""A log that rounds to this or more shows small numbers as 0."""
-_MOTION = (*KL_OLD, "policy.clip_frac", "ref.kl_k3", "ref.kl_k2", "ref.kl_abs", "ref.kl")
-"""What is 0 throughout where no step changes the policy."""
-_COURSES = (*REWARD, "policy.entropy", "length.mean")
+_STRETCH = 4
+"""Steps in a row without gradient, up to the last, that are told before they are most of the run."""
+_CHANCE = 1e-4
 
 
 @rule(
     "RLD602", "grad-norm-spike",
     severity="warning",
-    optional=("optim.grad_norm",),
+    optional=("optim.grad_norm", "group.zero_std_frac"),
     limits={"factor": 10.0, "sigmas": 6.0, "lasting": 0.05, "large": 50.0, "recent": 0.1, "above_start": 2.0},
     cause="An outlier batch or a learning rate at the edge of stability.",
     advice=(
@@ -54,7 +51,8 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     clipping, and a clipped spike does little harm.
 
     A point is part of a spike if it exceeds the level `factor` times and by `sigmas` robust standard deviations of the
-    logarithm, and `above_start` times the early window. Steps with a norm of exactly 0, which have no signal, are left out.
+    logarithm, and `above_start` times the early window. Steps without any signal are left out: those with a norm of exactly 0,
+    and those at which no group's rewards differ, whose small norm is that of the other terms of the loss.
     Recovered is info. It is a warning if it lasts for `lasting` of the run and has not recovered, or is `large` times and
     within the last `recent` share; so is a sudden jump by `factor` that lasts to the end.
     """
@@ -65,9 +63,9 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if skip := too_short(series, 12):
         yield skip
         return
-    series = positive(series)
+    series = _with_signal(view, series)
     if len(series) < 12:
-        yield Skip("data", f"the gradient norm is above 0 at {len(series)} steps only")
+        yield Skip("data", f"the gradient norm is above 0, with a group that has a signal, at {len(series)} steps only")
         return
     usual = trend.early(series.values).center
     found = [
@@ -97,13 +95,27 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         ),
         ruled_out=("a norm that is high all the time: the level is the run's own",),
         unchecked=("spikes hidden by clipping: the logged norm equals max_grad_norm at most steps",) if post else (),
+        suspect="outlier-batch" if worst.recovered else "",
     )
+
+
+def _with_signal(view: View, series: Series) -> Series:
+    """The points with a gradient above 0 at which the rewards of some group differ, as far as that is known."""
+    series = positive(series)
+    idle = view.get("group.zero_std_frac")
+    if idle is None:
+        return series
+    keep = ~np.isin(series.steps, idle.steps[idle.values >= 1.0])
+    return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
 
 
 def _lasting_jump(series: Series, limits: Limits) -> Hit | None:
     """A level that rose at once by the factor of a spike, and is still there at the end."""
-    shift = trend.jump(np.log(series.values))
+    values = np.log(series.values)
+    shift = trend.jump(values)
     if shift is None or shift.recovered or shift.size < np.log(limits["factor"]):
+        shift = breaks.fresh(values, float(np.log(limits["factor"])))
+    if shift is None or shift.size < 0.0:
         return None
     before, after = float(np.exp(shift.before)), float(np.exp(shift.after))
     return Hit(
@@ -114,6 +126,7 @@ def _lasting_jump(series: Series, limits: Limits) -> Hit | None:
         cause="The scale of the loss changed, or one update left the policy where its gradient is large: a restart with other "
         "settings, another normaliser, other rewards.",
         ruled_out=("a spike that recovers: the last points are still there",),
+        suspect="loss-scale-changed",
     )
 
 
@@ -154,6 +167,7 @@ def grad_vanished(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     moved = trend.change(values)
     left = float(np.exp(moved.difference))
     if left > limits["left"] or moved.z > -limits["z"]:
+        yield from _vanished_just_now(view, series, values, limits)
         return
     begin = trend.onset(values, moved.early, rising=False, share=0.5)
     reward = progress(view, int(series.steps[begin]))
@@ -178,6 +192,23 @@ def grad_vanished(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     )
 
 
+def _vanished_just_now(view: View, series: Series, values: trend.Floats, limits: Limits) -> Iterator[Hit]:
+    """A fall at once that is too recent for a comparison of windows."""
+    shift = breaks.fresh(values, -float(np.log(limits["left"])))
+    if shift is None or shift.size > 0.0 or series.values[shift.index :].max() == 0.0:
+        return
+    before, after = float(np.exp(shift.before)), float(np.exp(shift.after))
+    idle = view.get("group.zero_std_frac")
+    solved = idle is not None and float(np.median(idle.values[idle.steps >= series.steps[shift.index]])) >= 0.8
+    yield Hit(
+        f"Gradient norm fell at once to {after / before:.2g} of what it was ({before:.3g} to {after:.3g}) at step "
+        f"{series.steps[shift.index]}",
+        "warning" if solved else "error",
+        (evidence(series, shift.index, -1, value=after, baseline=before, limit=limits["left"] * before),),
+        unchecked=("groups without variance: group and reward",) if idle is None else (),
+    )
+
+
 @rule(
     "RLD604", "grad-zero",
     severity="error",
@@ -188,7 +219,10 @@ def grad_vanished(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         "If groups have no variance: filter prompts that are always or never solved, raise group_size, or use finer rewards.",
         "Otherwise check that the loss carries a gradient and that the mask is not empty.",
     ),
-    avoids=("Single steps without signal.", "A run at its reward ceiling (a warning at most)."),
+    avoids=(
+        "Single steps without signal.", "Steps of so few groups that none has a variance.",
+        "A run at its reward ceiling (a warning at most).",
+    ),
     source="Public runs with a gradient of exactly 0 on most steps, and a reward that never moves",
 )  # fmt: skip
 def grad_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
@@ -200,8 +234,10 @@ def grad_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     The share of steps with a norm of exactly 0 is an error from `nearly_all` on and a warning from `most` on, over at least
     `steps` steps; at the reward ceiling it is a warning at most. The share of groups without variance on the same steps
     tells the cause. Where the reward is one constant at `nearly_all` steps, or the median share of groups without variance is
-    `idle`, the gradient follows from that, reward-flatline or zero-variance-groups reports it, and this is info. A log that
-    rounds the norm to two or three decimals cannot show an exact 0.
+    `idle`, the gradient follows from that, reward-flatline or zero-variance-groups reports it, and this is info; so it is
+    below `nearly_all` where no group had a variance at any of these steps, as in steps of few groups. A stretch of zeros up
+    to the last step is a warning from four steps on, once the share of zeros before it explains it with a probability below
+    1e-4. A log that rounds the norm to two or three decimals cannot show an exact 0.
     """
     series = view.get("optim.grad_norm")
     if series is None:
@@ -213,20 +249,42 @@ def grad_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     zero = series.values == 0.0
     share = float(np.mean(zero))
     if share < limits["most"]:
+        yield from _zero_just_now(view, series, zero)
         return
     step = rounding(series)
-    if step >= _COARSE and float(np.min(series.values[~zero], initial=np.inf)) <= 5.0 * step:
+    if step >= COARSE and float(np.min(series.values[~zero], initial=np.inf)) <= 5.0 * step:
         yield Skip("data", f"the log rounds the gradient norm to {step:g}, which is too coarse to tell 0 from small")
         return
     reward = progress(view)
     learned = reward.at_ceiling and reward.course == "rising"
-    told = _told_elsewhere(view, limits)
+    told = _told_elsewhere(view, limits) or _groups_alike(view, series, zero, limits)
     cause, ruled_out, unchecked = _why_zero(view, series, zero)
     yield Hit(
         f"Gradient norm is exactly 0 on {int(zero.sum())} of {len(series)} steps ({share:.0%}); {reward.words()}",
         "info" if learned or told else "error" if share >= limits["nearly_all"] else "warning",
-        (evidence(series, 0, -1, value=share, limit=limits["most"], share_of_steps="exactly 0"),),
+        (evidence(series, int(np.argmax(zero)), -1, value=share, limit=limits["most"], share_of_steps="exactly 0"),),
         cause=told or cause,
+        ruled_out=ruled_out,
+        unchecked=unchecked,
+    )
+
+
+def _zero_just_now(view: View, series: Series, zero: NDArray[np.bool_]) -> Iterator[Hit]:
+    """A stretch of zeros that goes on to the end, longer than the share of zeros before it explains."""
+    last = trend.run_lengths(zero)
+    if not last or last[-1][1] != len(series) - 1 or rounding(series) >= COARSE:
+        return
+    first, number = last[-1][0], last[-1][1] - last[-1][0] + 1
+    usual = (float(np.count_nonzero(zero[:first])) + 1.0) / (first + 2.0)
+    if first < 8 or number < _STRETCH or usual**number > _CHANCE:
+        return
+    cause, ruled_out, unchecked = _why_zero(view, series, np.arange(len(series)) >= first)
+    yield Hit(
+        f"Gradient norm is exactly 0 at the last {number} steps, from step {series.steps[first]} on; before that it was so at "
+        f"{int(zero[:first].sum())} of {first}",
+        "warning",
+        (evidence(series, first, -1, value=0.0, baseline=float(np.median(series.values[:first])), limit=0.0),),
+        cause=cause,
         ruled_out=ruled_out,
         unchecked=unchecked,
     )
@@ -245,6 +303,17 @@ def _told_elsewhere(view: View, limits: Limits) -> str | None:
     if idle is not None and float(np.median(idle.values)) >= limits["idle"]:
         return "In nearly every group all samples have the same reward, so that advantages are 0: zero-variance-groups tells."
     return None
+
+
+def _groups_alike(view: View, series: Series, zero: NDArray[np.bool_], limits: Limits) -> str | None:
+    """The cause, where no group had a variance at any step without a gradient: with few groups a step that is chance."""
+    idle = view.get("group.zero_std_frac")
+    if idle is None or float(np.mean(zero)) >= limits["nearly_all"]:
+        return None
+    inside = idle.values[np.isin(idle.steps, series.steps[zero])]
+    if inside.size < np.count_nonzero(zero) or float(np.min(inside)) < 1.0:
+        return None
+    return "On these steps all samples of each group have the same reward, as happens with few groups in a step."
 
 
 def _why_zero(view: View, series: Series, zero: NDArray[np.bool_]) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
@@ -270,101 +339,3 @@ def _why_zero(view: View, series: Series, zero: NDArray[np.bool_]) -> tuple[str 
                 (),
             )
     return None, (), ("groups without variance: group and reward",)
-
-
-@rule(
-    "RLD605", "learning-rate-zero",
-    severity="error",
-    optional=("optim.learning_rate", *_MOTION, *_COURSES, "optim.grad_norm"),
-    limits={"steps": 2, "error_share": 0.05, "error_steps": 10, "still": 8},
-    cause="The schedule has run out (too few total steps), or the optimizer was set up with a learning rate of 0.",
-    advice=(
-        "Compare the total number of steps that the scheduler was given with the number of steps of the run.",
-        "If the log rounds to three decimals, log the learning rate in full precision.",
-    ),
-    avoids=("The first step of a warm-up.", "The last step of a decay.", "A log that rounds 1e-6 to 0.000."),
-    source="Public issue threads on warm-up steps and on rounded console output",
-)  # fmt: skip
-def learning_rate_zero(view: View, limits: Limits) -> Iterator[Hit | Skip]:
-    """The learning rate is zero for longer than a warm-up or a decay explains.
-
-    Generation goes on, time is spent, and nothing is learned.
-
-    Steps with a learning rate of exactly 0 are counted, leaving out the first step and the last. More than `steps` in a row
-    is a warning, and an error from `error_share` of the run or `error_steps` on. If the log says 0 everywhere it may be
-    rounded: it is an error only if the policy does not move either (the KL to the old policy, that to the reference and the
-    share of clipped tokens are exactly 0, over `still` steps), and info if it moves. If that is not known and other numbers of
-    the log have more digits than a rounding to 0 allows, it is a warning where reward, length and entropy go nowhere, else info.
-    """
-    series = view.get("optim.learning_rate")
-    if series is None:
-        yield lacking(view, "optim.learning_rate")
-        return
-    zero = series.values == 0.0
-    n = len(series)
-    if n < 4:
-        yield too_short(series, 4) or Skip("length", "inconclusive")
-        return
-    if zero.all():
-        yield _all_zero(view, series, limits)
-        return
-    step, rest = rounding(series), series.values[~zero]
-    if (step >= _COARSE or np.ptp(rest) > 0.0) and float(np.min(rest)) <= 1.5 * step:
-        yield Skip("data", f"the log rounds the learning rate to {step:g}, which is too coarse to tell 0 from small")
-        return
-    inner = zero.copy()
-    inner[0] = inner[-1] = False
-    stretches = [(a, b) for a, b in trend.run_lengths(inner) if b - a + 1 >= limits["steps"]]
-    if not stretches:
-        return
-    first, last = max(stretches, key=lambda item: item[1] - item[0])
-    first, last = (0 if first == 1 and zero[0] else first), (n - 1 if last == n - 2 and zero[-1] else last)
-    count = last - first + 1
-    severe = count >= max(limits["error_share"] * n, 2) and count >= limits["error_steps"]
-    usual = float(np.median(series.values[~zero]))
-    yield Hit(
-        f"Learning rate is exactly 0 at {span(series, first, last)} ({count} of {n} steps); elsewhere its median is {usual:.2g}",
-        "error" if severe else "warning",
-        (evidence(series, first, last, value=0.0, baseline=usual, limit=0.0),),
-        ruled_out=("the first step of a warm-up, the last of a decay", "rounding: other steps show small values"),
-    )
-
-
-def _all_zero(view: View, series: Series, limits: Limits) -> Hit:
-    moved = [found for name in _MOTION if (found := view.get(name)) is not None]
-    moves = any(float(np.abs(found.values).max()) > 1e-9 for found in moved)
-    still = bool(moved) and not moves and len(series) >= limits["still"]
-    fine = _finer(view)
-    courses = [found for name in _COURSES if (found := view.get(name)) is not None and len(found) >= trend.SHORTEST]
-    idle = not moved and fine is not None and bool(courses) and all(abs(trend.change(item.values).z) < 6.0 for item in courses)
-    if still:
-        cause = None
-        ruled_out = tuple(f"rounding: {found.metric} stays 0" for found in moved[:1])
-    elif fine is None:
-        cause, ruled_out = "The log rounds small numbers to 0.", ()
-    else:
-        cause = (
-            "It is not the rate that trains: that of another parameter group, or a number that was never filled in."
-            if moves
-            else None
-        )
-        ruled_out = (f"a log that rounds small numbers to 0: {fine.metric} has more digits",)
-    return Hit(
-        f"Learning rate is logged as 0 at all {len(series)} steps"
-        + ("; the policy moves all the same" if moves else "; the policy does not move" if still else ""),
-        "error" if still else "warning" if idle else "info",
-        (evidence(series, 0, -1, value=0.0, limit=0.0),),
-        cause=cause,
-        ruled_out=ruled_out,
-        unchecked=()
-        if moved
-        else ("whether the policy moves: the KL to the old policy or to the reference (in a recording: logprob, old_logprob)",),
-    )
-
-
-def _finer(view: View) -> Series | None:
-    """A number of the log that has more digits than one that is rounded to a power of ten."""
-    names = (*_COURSES, *_MOTION, "optim.grad_norm")
-    return next(
-        (found for name in names if (found := view.get(name)) is not None and found.values.any() and rounding(found) == 0.0), None
-    )

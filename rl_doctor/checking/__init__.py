@@ -1,0 +1,1 @@
+"""Checking a run: read it, hold it against its log, run the rules, tell the causes."""
