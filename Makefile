@@ -38,7 +38,8 @@ type: $(VENV)/dev  ## mypy --strict
 	$(VENV)/bin/mypy
 
 test-unit: $(VENV)/dev
-	$(VENV)/bin/pytest -m "not trainer" --numprocesses auto --dist worksteal
+	$(VENV)/bin/pytest -m timed tests/integration
+	$(VENV)/bin/pytest -m "not trainer and not timed" --numprocesses auto --dist worksteal
 
 test-trainers:  ## tests against real trainers, each in an environment of its own (TRAINERS="trl verl" for some of them)
 	$(PYTHON) tools/trainer_env.py test $(TRAINERS)

@@ -45,10 +45,11 @@ def empty_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
 
     Rows that only fill the batch and rows without a response are left out. Steps in which more than ``all`` of the rows are
     empty are an error. Otherwise the share of rows counts that neither the length limit nor an abort nor rejection explains,
-    from ``few`` and ``rows`` rows on (``some`` where most responses end without EOS). It is a warning above ``most``, and
-    above ``told`` where finish reasons are recorded and no correction is configured, so that nothing is left that would empty
-    single rows on purpose; else it is worth knowing. Overlong filtering is at most info, and so is rejection by rollout
-    correction (rows that loss_mask still counts), which is named where it takes more than ``most`` of the rows.
+    from ``few`` and ``rows`` rows on (``some`` where most responses end without EOS), of the steps since the first such row.
+    It is a warning above ``most``, and above ``told`` where finish reasons are recorded and no correction is configured, so
+    that nothing is left that would empty single rows on purpose; else it is worth knowing. Overlong filtering is at most info,
+    and so is rejection by rollout correction (rows that loss_mask still counts), which is named where it takes more than
+    ``most`` of the rows.
     """
     share, odd = view.series("mask.empty_frac"), view.series("mask.empty_unexplained_frac")
     nothing = above(share, limits["all"])
@@ -65,8 +66,9 @@ def empty_mask(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     strange = above(odd, 0.0)
     ends = view.get(_NO_EOS)  # a mask that misses the last token is empty where there is no other
     few = limits["few"] if ends is None or pooled(ends) < limits["most"] else limits["some"]
-    if strange is not None and strange.items > limits["rows"] - 0.5 and pooled(odd) > few and not inverted(view):
-        yield _emptied(view, strange, pooled(odd), limits)
+    since = 0.0 if strange is None else pooled(odd, odd.steps >= strange.first)
+    if strange is not None and strange.items > limits["rows"] - 0.5 and since > few and not inverted(view):
+        yield _emptied(view, strange, since, limits)
         return
     rejected = above(view.get("mask.rejected_frac"), limits["most"])
     if rejected is not None and pooled(rejected.series) > limits["some"]:

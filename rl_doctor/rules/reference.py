@@ -22,7 +22,7 @@ _UNSIGNED = ("ref.kl_k3", "ref.kl_k2", "ref.kl_abs")
     "RLD205", "kl-flatline",
     severity="error",
     optional=(*KL_REFERENCE, "optim.learning_rate", "optim.grad_norm", "policy.kl_old_k3"),
-    limits={"steps": 10, "few": 2, "zero": 1e-9, "fall": 1e-4, "share": 0.03, "tiny_rate": 1e-8},
+    limits={"steps": 10, "exact": 5, "few": 2, "zero": 1e-9, "fall": 1e-4, "share": 0.03, "tiny_rate": 1e-8},
     cause="The reference logprobs are those of the policy itself (same object, same adapter, or detached copies), so "
     "the KL term does "
     "nothing.",
@@ -44,8 +44,9 @@ def kl_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     A policy that takes steps leaves its reference; a KL that stays exactly 0, or falls to 0 in mid-run, is not a
     well-behaved policy but a reference that follows it. The KL term then holds nothing.
 
-    It fires if the largest value of the run is at most `zero` nat per token over at least `steps` steps (of `few`, where recorded
-    logprobs give exactly 0 although an update moved the policy against the one that sampled), kl_coef is positive
+    It fires if the largest value of the run is at most `zero` nat per token over at least `steps` steps (where recorded logprobs
+    give exactly 0: `exact`, if each had a learning rate; `few`, if an update moved the policy against the one that sampled),
+    kl_coef is positive
     (or not known, but a KL was logged: a warning)
     and neither the learning rate (below `tiny_rate`) nor the gradient norm says that nothing moves; or if the run ends with
     at least `share` of its steps below `fall` times its earlier median.
@@ -58,8 +59,9 @@ def kl_flatline(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if coefficient == 0:
         yield Skip("config", "kl_coef is 0: a KL of 0 is harmless")
         return
-    exact = len(series) >= limits["few"] and not logged(series) and float(series.values.max()) == 0.0 and _moves(view)
-    if not exact and (skip := too_short(series, int(limits["steps"]))):
+    exact = not logged(series) and float(series.values.max()) == 0.0
+    needed = "few" if exact and _moves(view) else "exact" if exact and _has_rate(view, limits["tiny_rate"]) else "steps"
+    if skip := too_short(series, int(limits[needed])):
         yield skip
         return
     if float(np.median(series.values[: len(series) // 2])) < 20.0 * rounding(series):
@@ -106,8 +108,10 @@ def _flat_all_run(view: View, series: Series, limits: Limits) -> Hit | Skip:
     known = view.config.kl_coef is not None
     if not known:
         unchecked.append("a KL term that is off although it is logged: config.kl_coef")
+    largest = float(series.values.max())
+    level = f"{largest:.2g} or less" if largest else "exactly 0"
     return Hit(
-        f"KL to the reference is {series.values.max():.2g} or less at all {len(series)} steps although "
+        f"KL to the reference is {level} at all {len(series)} steps although "
         + (f"kl_coef is {view.config.kl_coef:g}" if known else "the trainer logs one, which it does where a KL term is on"),
         "error" if known else "warning",
         (evidence(series, 0, -1, value=float(series.values.max()), limit=limits["zero"]),),
@@ -121,6 +125,12 @@ def _moves(view: View) -> bool:
     """Whether the policy demonstrably moves within a batch, so that a learning rate logged as 0 is rounding."""
     moved = view.get("policy.kl_old_k3")
     return moved is not None and float(moved.values.max()) > 0.0
+
+
+def _has_rate(view: View, least: float) -> bool:
+    """Whether the learning rate is known to have been above ``least`` at every step."""
+    rate = view.get("optim.learning_rate")
+    return rate is not None and float(rate.values.min()) > least
 
 
 def _zero_tail(values: trend.Floats, limits: Limits) -> int | None:

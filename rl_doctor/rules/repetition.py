@@ -19,7 +19,7 @@ from rl_doctor.rules.view import View
     "looping-responses",
     severity="error",
     optional=("repeat.loop_frac", "repeat.loop_cut_frac", "repeat.rows", *TRUNCATION, *PROGRESS),
-    limits={"share": 0.1, "most": 0.5, "responses": 24, "loops": 5, "sigmas": 3.0, "cut": 0.3},
+    limits={"share": 0.1, "most": 0.5, "responses": 16, "loops": 5, "sigmas": 3.0, "cut": 0.3},
     cause="The policy, or what generates for it, falls into a circle and does not come out of it.",
     advice=(
         "Read the samples named: they show whether it is text that repeats, or one token from the first position on.",
@@ -37,10 +37,10 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     In scalars it looks like any run whose responses are cut at the limit: full length, no reward. Only the tokens tell.
 
     A response of 32 tokens or more loops if its last 24 tokens or more repeat those before them with a period of 16 or less.
-    Fires if in the last fifth of the run at least ``share`` of these responses do (``responses`` of them at least, and
-    ``loops`` that loop), by ``sigmas`` standard errors above half of that: an error where it is above ``most`` by as many,
-    else info if the reward rises all the same. Where ``cut`` of all responses are cut for their length, length-truncation
-    tells, with loops as one of its causes, and this is info.
+    Fires if in the last fifth of the run, or as far back as there are ``responses`` of them, at least ``share`` of these
+    responses do (``loops`` at least), by ``sigmas`` standard errors above half of that: an error where it is above ``most`` by
+    as many, else info if the reward rises all the same. Where ``cut`` of all responses are cut for their length,
+    length-truncation tells, with loops as one of its causes, and this is info.
     """
     series = view.get("repeat.loop_frac")
     if series is None:
@@ -50,7 +50,7 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     if number < limits["responses"]:
         yield Skip("length", f"inconclusive: {number} responses of 32 tokens or more, and {limits['responses']:.0f} are needed")
         return
-    late = _last_fifth(len(series))
+    late = _late(series.counts, limits["responses"])
     share, count = pooled(series, late), int(series.counts[late].sum())
     error = np.sqrt(max(share * (1.0 - share), 1.0 / max(count, 1)) / max(count, 1))
     loops = share * count
@@ -60,7 +60,7 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     most = share - limits["sigmas"] * error >= limits["most"]
     severity: Severity = "error" if most else "warning"
     shortened = first_of(view, *TRUNCATION)
-    told = shortened is not None and pooled(shortened, _last_fifth(len(shortened))) >= limits["cut"]
+    told = shortened is not None and pooled(shortened, _late(shortened.counts, limits["responses"])) >= limits["cut"]
     severity = "info" if told or (reward.good and not most) else severity
     cut = view.get("repeat.loop_cut_frac")
     begin = int(np.argmax(series.values >= 0.5 * share))
@@ -71,7 +71,10 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     yield Hit(f"{message}; {reward.words()}", severity, (found,), samples=samples)
 
 
-def _last_fifth(length: int) -> NDArray[np.bool_]:
-    marked = np.zeros(length, np.bool_)
-    marked[-max(length // 5, 1) :] = True
+def _late(counts: NDArray[np.int64], least: float) -> NDArray[np.bool_]:
+    """The last fifth of the steps, and as many before as it takes to have ``least`` responses."""
+    enough = np.flatnonzero(np.cumsum(counts[::-1]) >= least)
+    steps = max(len(counts) // 5, 1, int(enough[0]) + 1 if enough.size else len(counts))
+    marked = np.zeros(len(counts), np.bool_)
+    marked[-steps:] = True
     return marked

@@ -139,7 +139,7 @@ _UPDATES: Final = (*KL_OLD, "policy.clip_frac", "policy.outside_frac", "optim.gr
     "RLD611", "optimizer-state-lost",
     severity="warning", since="0.2.0",
     optional=("optim.learning_rate", *_UPDATES, "mismatch.abs"),
-    limits={"drop": 0.2, "factor": 3.0, "within": 5},
+    limits={"drop": 0.2, "factor": 3.0, "within": 5, "back": 2},
     cause="The run was resumed without the state of its optimizer or of its schedule.",
     advice=(
         "Save and load optimizer and scheduler with the weights.",
@@ -156,7 +156,7 @@ def optimizer_state_lost(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     A restart is where the learning rate falls below `drop` of what it was and then climbs for at least three steps. It is a
     warning if the largest of the KL to the old policy and the clip fraction (of `within` steps after it) exceeds its level
-    before `factor` times and comes back, else info.
+    before `factor` times and comes back (for `back` steps), else info.
     """
     series = view.get("optim.learning_rate")
     if series is None:
@@ -202,10 +202,13 @@ def _burst(series: Series | None, step: int, limits: Limits) -> float | None:
         return None
     index = int(np.searchsorted(series.steps, step))
     before = np.abs(series.values[max(index - 10, 0) : index])
-    after = np.abs(series.values[index : index + int(limits["within"])])
-    later = np.abs(series.values[index + 2 * int(limits["within"]) :])
-    if before.size < 5 or after.size < 2 or not later.size:
+    after = np.abs(series.values[index : index + 10 + int(limits["within"])])
+    if before.size < 5:
         return None
-    level = float(np.median(before))
-    factor = float(np.max(after)) / level if level > 0.0 else 0.0
-    return factor if factor >= limits["factor"] and float(np.median(later[:10])) <= limits["factor"] * level else None
+    high = limits["factor"] * float(np.median(before))
+    large = np.flatnonzero(after[: int(limits["within"])] > high)
+    if not high or not large.size:
+        return None
+    later = after[int(large[-1]) + 1 :]
+    comes_back = later.size >= limits["back"] and float(np.median(later)) <= high
+    return limits["factor"] * float(np.max(after[: int(limits["within"])])) / high if comes_back else None

@@ -68,6 +68,7 @@ class Disease:
         damage: metric that it moves step by step, whose way from the onset to the furthest point is the damage; None where all of
             it is there from its first step on.
         sooner: rules that tell it too, before its own does or in its place.
+        asks: damaged rows that its rule asks for, and trained tokens of each; (0, 0) where any will do.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Disease:
     log: bool = True
     damage: str | None = None
     sooner: tuple[str, ...] = ()
+    asks: tuple[int, int] = (0, 0)
 
     def damaged(
         self,
@@ -115,12 +117,13 @@ def injected(
     cause: str | None = None,
     damage: str | None = None,
     sooner: tuple[str, ...] = (),
+    asks: tuple[int, int] = (0, 0),
 ) -> Callable[[Inject], Inject]:
     """Register a function that damages a run.
 
     ``log=False``: the trainer's log stays as it is or was damaged by the function. ``anywhere=False``: the function knows how the
     simulated world looks, and can damage no other run. ``damage``: metric that it moves step by step. ``sooner``: rules that tell
-    it too, before its own does or in its place.
+    it too, before its own does or in its place. ``asks``: damaged rows that its rule asks for, and trained tokens of each.
     """
 
     def register(inject: Inject) -> Inject:
@@ -129,7 +132,7 @@ def injected(
             return relogged(run) if log else run
 
         known = Disease(_name(inject), rule, frozenset(allowed), least, make, inject if anywhere else None, needs, cause)
-        _add(replace(known, into=into, log=log, damage=damage, sooner=sooner))
+        _add(replace(known, into=into, log=log, damage=damage, sooner=sooner, asks=asks))
         return inject
 
     return register
@@ -147,11 +150,12 @@ def graded(
     least: Severity = "warning",
     damage: str | None = None,
     sooner: tuple[str, ...] = (),
+    asks: tuple[int, int] = (0, 0),
 ) -> Callable[[Callable[[SimulatedRun, np.random.Generator, float, int], SimulatedRun]], Inject]:
     """Register a function (run, random, size, onset) -> damaged run; the matrix has it at ``least_size`` from ``onset`` on.
 
     The scorecard has it at all ``sizes``. ``damage``: metric that it moves step by step. ``sooner``: rules that tell it too,
-    before its own does or in its place.
+    before its own does or in its place. ``asks``: damaged rows that its rule asks for, and trained tokens of each.
     """
 
     def register(function: Callable[[SimulatedRun, np.random.Generator, float, int], SimulatedRun]) -> Inject:
@@ -163,7 +167,7 @@ def graded(
 
         grade = Grade(function, sizes, least_size, unit)
         known = Disease(_name(function), rule, frozenset(allowed), least, make, inject, needs, cause, grade, into)
-        _add(replace(known, damage=damage, sooner=sooner))
+        _add(replace(known, damage=damage, sooner=sooner, asks=asks))
         return inject
 
     return register

@@ -182,10 +182,10 @@ def dropped_steps(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: A
 
 @injected("empty-mask", cause="responses-filtered")
 def mask_empty_in_most_rows(run: SimulatedRun, random: Random) -> SimulatedRun:
-    """A filter removes seven rows of ten, whatever they are."""
+    """A filter removes seven rows of ten, whatever they are, before anything else makes a mask."""
     gone = (random.random(len(run.splits) - 1) < 0.7)[run.rows]
-    mask, advantage = run.arrays["response_mask"] & ~gone, np.where(gone, 0.0, run.arrays["advantage"])
-    return with_values(run, response_mask=mask, advantage=advantage)
+    masks = {name: run.arrays[name] & ~gone for name in ("response_mask", "loss_mask") if name in run.arrays}
+    return with_values(run, **masks, advantage=np.where(gone, 0.0, run.arrays["advantage"]))
 
 
 @graded("empty-mask", "logged-metric-mismatch", "written-tokens-untrained", sizes=(0.005, 0.03, 0.2), least_size=0.03,

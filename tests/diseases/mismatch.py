@@ -28,7 +28,8 @@ def rollout_logprob_early_by_one(run: SimulatedRun, random: Random) -> Simulated
     return rolled(run, "rollout_logprob", np.full(len(run.splits) - 1, -1))
 
 
-@injected("logprob-misaligned", _PAIR, "missing-rollout-logprob", needs=(*_ALIGNED, "prompt_length"), cause="columns-cut-by-row")
+@injected("logprob-misaligned", _PAIR, "missing-rollout-logprob", needs=(*_ALIGNED, "prompt_length"), cause="columns-cut-by-row",
+          asks=(3, 16))  # fmt: skip
 def rollout_logprob_shifted_by_row(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The shift depends on the prompt's length, from none to three tokens."""
     return rolled(run, "rollout_logprob", run.arrays["prompt_length"].astype(np.int64) % 4)
@@ -36,7 +37,7 @@ def rollout_logprob_shifted_by_row(run: SimulatedRun, random: Random) -> Simulat
 
 @graded(
     "logprob-misaligned", _PAIR, "missing-rollout-logprob", "mismatch-in-some-rows", needs=_ALIGNED, cause="some-rows-shifted",
-    sizes=(0.01, 0.02, 0.05, 0.33), least_size=0.05, unit="of the rows",
+    sizes=(0.01, 0.02, 0.05, 0.33), least_size=0.05, unit="of the rows", asks=(3, 16),
 )  # fmt: skip
 def rollout_logprob_shifted_in_some_rows(run: SimulatedRun, random: Random, size: float, first: int) -> SimulatedRun:
     """Some rows, as those with a tool call, are late by one token."""

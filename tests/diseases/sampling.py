@@ -70,6 +70,7 @@ def engine_routes_to_other_experts(run: SimulatedRun, random: Random, size: floa
 
 @graded(
     _ROWS, _PAIR, "inert-ratio", needs=_ALIGNED, cause="one-rank-differs", sizes=(0.1, 0.2, 0.3, 1.0), least_size=0.3, unit="nat",
+    asks=(4, 8),
 )  # fmt: skip
 def one_rank_of_eight_differs(run: SimulatedRun, random: Random, size: float, first: int) -> SimulatedRun:
     """One rank of eight computes something else."""
@@ -113,7 +114,7 @@ def late_tokens_scored_differently(run: SimulatedRun, random: Random) -> Simulat
 
 @graded(
     _PAIR, _ROWS, "wrong-reference", "kl-spike", "tokens-contradict-entropy", needs=_ALIGNED, cause="rows-not-lined-up",
-    sizes=(0.02, 0.05, 0.2), least_size=0.05, unit="of the rows",
+    sizes=(0.02, 0.05, 0.2), least_size=0.05, unit="of the rows", asks=(4, 1), sooner=(_ROWS,),
 )  # fmt: skip
 def logits_of_image_rows_not_lined_up(run: SimulatedRun, random: Random, size: float, first: int) -> SimulatedRun:
     """In some rows the trainer and the reference score other positions: about -10 nat, unrelated to the engine."""
@@ -141,7 +142,7 @@ def of_other_rows(run: SimulatedRun, rows: NDArray[np.bool_], name: str = "rollo
 
 @graded(
     _ROWS, _PAIR, "inert-ratio", needs=_ALIGNED, cause="rollout-logprobs-of-other-rows",
-    sizes=(0.01, 0.02, 0.05, 0.2), least_size=0.05, unit="of the rows",
+    sizes=(0.01, 0.02, 0.05, 0.2), least_size=0.05, unit="of the rows", asks=(4, 8),
 )  # fmt: skip
 def rollout_logprobs_of_other_rows(run: SimulatedRun, random: Random, size: float, first: int) -> SimulatedRun:
     """Some rows were moved after generation, and their rollout logprobs were not."""

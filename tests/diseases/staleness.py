@@ -191,7 +191,7 @@ def reference_pushed_after_a_resume(run: SimulatedRun, random: Random) -> Simula
 
 
 @graded(_MISMATCH, _RULE, "inert-ratio", "temperature-mismatch", sizes=(0.1, 0.2, 0.35, 0.5, 1.0), least_size=0.5, unit="nat",
-        needs=_ALIGNED, cause="engine-weights-corrupted")  # fmt: skip
+        needs=_ALIGNED, cause="engine-weights-corrupted", sooner=(_RULE,))  # fmt: skip
 def engine_weights_corrupted(run: SimulatedRun, random: Random, size: float, first: int) -> SimulatedRun:
     """From a step on the engine's logprobs are ``size`` nat away, with E[exp(train - rollout)] = 1, and the ratio hides it."""
     return _engine_away(run, random, np.where(run.token_step >= first, size, 0.0))

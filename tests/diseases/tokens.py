@@ -45,6 +45,7 @@ def _trained(run: SimulatedRun) -> np.ndarray:
     into="two_epochs",
     needs=("rollout_logprob", "token_id"),
     cause="retokenised",
+    asks=(3, 24),
 )
 def retokenised(run: SimulatedRun, random: Random, size: float, onset: int) -> SimulatedRun:
     """In some of the longer responses every token from one in the middle on has the logprob of the token before."""

@@ -26,6 +26,8 @@ from rl_doctor.collectors.importers.tfrecords import checksums
 from tests.integration.test_start_up import FLOOR, FLOOR_SECONDS, TRIES, cpu_seconds
 from tests.property.log_files import field, varint
 
+pytestmark = pytest.mark.timed
+
 STEPS: Final = 10_000
 CHECK_SECONDS: Final = 1.0
 BEYOND: Final[Mapping[str, float]] = {

@@ -49,6 +49,7 @@ def row_per_token(columns: dict[str, np.ndarray], path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_the_trainers_thread_pays_a_small_part_of_what_pandas_takes(tmp_path: Path) -> None:
     batches = [batch(seed) for seed in range(3)]
     padded, flat, recorder_alone, recorder_beside = [], [], [], []

@@ -83,9 +83,11 @@ def test_a_check_imports_nothing_heavy(small_run: Path) -> None:
     assert not loaded & (HEAVY | {"typer", "pydantic"})
 
 
+@pytest.mark.timed
 def test_help_takes_a_third_of_a_second() -> None:
     assert_starts_within(0.35, "--help")
 
 
+@pytest.mark.timed
 def test_a_cold_check_of_a_small_run_takes_less_than_a_second(small_run: Path) -> None:
     assert_starts_within(0.7, "check", small_run)

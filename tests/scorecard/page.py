@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
+from typing import Final
 
 from rl_doctor.causes.registry import causes
 from rl_doctor.rules.registry import rules
@@ -52,6 +54,7 @@ def _summary(score: Score) -> Iterator[str]:
         ("", "measured", "of"),
         [
             ("faults found at or above their least size", found, "faults in simulated and recorded runs"),
+            ("faults not judged", len(score.of("fault")) - len(score.faults), _unjudged(score)),
             ("right cause first", score.right, "of those whose cause is declared"),
             (f"step faults found within {SOON} steps", soon, f"timed ones; steps to the finding: {middle(_steps(steps))}"),
             ("drifts found before half of the damage", early, f"timed ones; steps needed, of those to the half: median {half}"),
@@ -60,6 +63,17 @@ def _summary(score: Score) -> Iterator[str]:
             ("complaints with a warning or an error", Share.of(said, lambda one: bool(one.alarms)), f"{len(complaints())} cases"),
         ],
     )
+
+
+_UNJUDGED: Final = {"no": "a column is lacking", "column": "a column is lacking", "length": "too few steps or rows",
+                    "config": "a setting is not known", "data": "nothing to measure"}  # fmt: skip
+"""Why a fault was not judged in a host, by the first word of the reason."""
+
+
+def _unjudged(score: Score) -> str:
+    reasons = [one.unjudged for one in score.of("fault") if one.unjudged]
+    why = Counter(_UNJUDGED.get(reason.split()[0], reason) for reason in reasons)
+    return ", ".join(f"{reason} ({count})" for reason, count in why.most_common())
 
 
 def _steps(timed: Iterable[Outcome]) -> list[int]:

@@ -39,6 +39,18 @@ def first_difference(run: SimulatedRun, healthy: SimulatedRun) -> int | None:
     return min(found, default=None)
 
 
+def damaged_rows(run: SimulatedRun, healthy: SimulatedRun, tokens: int) -> int | None:
+    """Number of rows with so many trained tokens whose tokens differ from the healthy run's; None where its rows are others."""
+    if not np.array_equal(run.splits, healthy.splits) or "response_mask" not in run.arrays:
+        return None
+    differs = np.zeros(int(run.splits[-1]), np.bool_)
+    for name, values in healthy.arrays.items():
+        if is_token(name) and name in run.arrays:
+            differs |= ~np.isclose(run.arrays[name], values, rtol=0.0, atol=0.0, equal_nan=True)
+    hit = np.bincount(run.rows, differs, len(run.splits) - 1) > 0
+    return int(np.sum(hit & (np.bincount(run.rows, run.arrays["response_mask"], len(hit)) >= tokens)))
+
+
 def _same_rows(run: SimulatedRun, healthy: SimulatedRun, step: int) -> bool:
     mine, others = (np.flatnonzero(one.arrays["step"] == step) for one in (run, healthy))
     if len(mine) != len(others) or run.arrays.keys() != healthy.arrays.keys():

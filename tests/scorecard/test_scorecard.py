@@ -12,7 +12,7 @@ from tests.diseases.complaints import complaints
 from tests.scorecard.outcome import Job, Outcome
 from tests.scorecard.page import page
 from tests.scorecard.plan import SMALL, Size, jobs
-from tests.scorecard.prefix import first_difference, half_damaged, steps_of, up_to
+from tests.scorecard.prefix import damaged_rows, first_difference, half_damaged, steps_of, up_to
 from tests.scorecard.promises import missed
 from tests.scorecard.score import Score
 from tests.scorecard.work import done
@@ -142,3 +142,29 @@ def test_a_recorded_run_and_a_family_of_one_name_are_two_hosts() -> None:
     assert recorded & {job.host for job in plan if not job.recorded}, "names are shared, and families are hosts as well"
     steps = {recorded: done(Job("healthy", "rloo", recorded=recorded)).steps for recorded in (True, False)}
     assert steps[True] != steps[False]
+
+
+@pytest.mark.parametrize(
+    ("fault", "host", "why"),
+    [
+        ("long-responses-scored-differently", "verl", "nothing to damage"),
+        ("rollout-logprob-shifted-in-some-rows", "verl", "fewer damaged rows than its rule asks for"),
+        ("rollout-logprobs-of-other-rows", "rloo", "no rollout_logprob"),
+    ],
+)
+def test_a_fault_that_a_host_cannot_have_is_not_judged_and_the_page_says_why(fault: str, host: str, why: str) -> None:
+    outcome = done(Job("fault", fault, host, recorded=True))
+    assert outcome.unjudged == why
+    score = Score([outcome])
+    assert score.faults == []
+    assert "| faults not judged | 1 | " in page(score, [])
+
+
+def test_rows_are_damaged_where_their_tokens_differ() -> None:
+    healthy = KINDS["on_policy"](0)
+    row = int(np.argmax(np.bincount(healthy.rows, healthy.arrays["response_mask"])))
+    run = healthy.copy()
+    run.arrays["logprob"][healthy.splits[row]] -= 1.0
+    longest = int(healthy.arrays["response_mask"][healthy.rows == row].sum())
+    assert [damaged_rows(run, healthy, tokens) for tokens in (0, longest, longest + 1)] == [1, 1, 0]
+    assert damaged_rows(run.take(np.arange(3)), healthy, 0) is None

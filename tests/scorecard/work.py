@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tests.diseases.complaints import complaints
 from tests.diseases.recorded import load
 from tests.diseases.verdict import Verdict, verdict
 from tests.scorecard.outcome import Job, Outcome
-from tests.scorecard.prefix import first_difference, half_damaged, steps_of, up_to
+from tests.scorecard.prefix import damaged_rows, first_difference, half_damaged, steps_of, up_to
 from tests.scorecard.sensitivity import FAULTS
 from tests.simulation.families import FAMILIES, hosting
 from tests.simulation.healthy import KINDS
@@ -25,6 +25,9 @@ from tests.simulation.inject import onset
 from tests.simulation.logged import LoggedRun
 from tests.simulation.logs import relogged
 from tests.simulation.run import SimulatedRun
+
+_LACKING: Final = ("length", "column", "config", "data nothing measured")
+"""Reasons of a rule that say that a host has not what it needs."""
 
 
 def done(job: Job) -> Outcome:
@@ -59,13 +62,16 @@ def _fault(job: Job) -> Outcome:
         if lacks := sorted({*disease.needs} - {*healthy.columns}):
             return Outcome(job, 0, unjudged=f"no {lacks[0]}")
         run = disease.damaged(healthy, random, job.size, onset(healthy), _relogged if job.recorded else relogged)
-    begin = int(steps_of(run)[0]) if healthy is None else first_difference(run, healthy)
+    begin = int(steps_of(run)[0]) if healthy is None else first_difference(run, _with_log_of(job, disease, healthy))
     if begin is None:
         return Outcome(job, len(steps_of(run)), unjudged="nothing to damage")
+    hit = damaged_rows(run, healthy, disease.asks[1]) if job.host and disease.asks[0] and healthy is not None else None
+    if hit is not None and hit < disease.asks[0]:
+        return Outcome(job, len(steps_of(run)), unjudged="fewer damaged rows than its rule asks for")
     told = verdict(run)
     made = replace(_answered(job, len(steps_of(run)), told), found=_is_found(disease, told), causes=_new(told, disease, healthy))
     skipped = "" if disease.rule in told.found else told.skipped.get(disease.rule, "")
-    made = replace(made, unjudged=skipped if skipped.startswith(("length", "column", "config")) and job.host else "")
+    made = replace(made, unjudged=skipped if skipped.startswith(_LACKING) and job.host else "")
     return _timed(made, disease, run, begin) if job.timed and made.found else made
 
 
@@ -81,6 +87,11 @@ def _host(job: Job, disease: Disease) -> SimulatedRun:
     if job.recorded:
         return load(job.host)
     return hosting(job.host, job.seed) if job.host else KINDS[disease.into or "on_policy"](job.seed)
+
+
+def _with_log_of(job: Job, disease: Disease, healthy: SimulatedRun) -> SimulatedRun:
+    """The host, with the log that the damaged run has where nothing was damaged."""
+    return _relogged(healthy) if job.recorded and disease.log else healthy
 
 
 def _relogged(run: SimulatedRun) -> SimulatedRun:
