@@ -22,6 +22,7 @@ _GAP: Final = "mismatch.abs"
 _LAG: Final = "stale.mean"
 _GAP_BY_RANK: Final = "mismatch.abs_by.rank."
 _SURPRISE: Final = "mismatch.rollout_mean"
+_PASSES: Final = "mismatch.first_abs"
 
 
 @frozen
@@ -40,8 +41,8 @@ class _Found:
 @rule(
     "RLD124", "missed-synchronisation",
     severity="error", status="preview", since="0.2.0",
-    optional=(_GAP, _LAG, _GAP_BY_RANK, _SURPRISE, "mismatch.rows_off_frac", "mismatch.off_corr"),
-    limits={"surprise": 0.7},
+    optional=(_GAP, _LAG, _GAP_BY_RANK, _SURPRISE, _PASSES, "mismatch.rows_off_frac", "mismatch.off_corr"),
+    limits={"surprise": 0.7, "passes": 0.5},
     cause="The engine's weights stayed where they were for some steps: synchronisations failed, or were left out.",
     advice=(
         "Read the engine's log at these steps: a transfer that timed out, a worker that restarted, a lock that was held.",
@@ -52,7 +53,7 @@ class _Found:
         "asynchronous training: lags that come and go, and were as long before",
         "a gap that is larger from one step to the next: other settings, numerics or broken weights",
         "a gap that grows since the tokens become less likely",
-        "a gap that goes on growing: stale-old-logprob",
+        "an old_logprob that falls behind, before any update: stale-old-logprob",
     ),
     source="Reproduced with an engine that keeps its weights for some steps",
 )  # fmt: skip
@@ -68,7 +69,8 @@ def missed_synchronisation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     rank is held against the others, which tell what is a trend of the run.
 
     Limits: a climb must stand out of the gap's own scatter, so that updates must move the policy. It takes eight steps before.
-    It is silent where the mean rollout logprob falls to less than what `surprise` of it was. Gaps say nothing where engine and
+    It is silent where the mean rollout logprob falls to less than what `surprise` of it was, and where logprob and old_logprob
+    are `passes` of the gap apart before any update: the trainer's old_logprob is behind then. Gaps say nothing where engine and
     trainer are unrelated in some rows.
     """
     if view.get(_GAP) is None and view.get(_LAG) is None:
@@ -80,7 +82,7 @@ def missed_synchronisation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     by_rank = [one for rank in ranks for one in _on_rank(rank, ranks)]
     told = lags or ([] if unrelated_rows(view) > 0.0 else _of_ranks(gaps, by_rank, len(ranks)))
     for found in told:
-        if not _more_surprised(view, found, limits["surprise"]):
+        if not _more_surprised(view, found, limits["surprise"]) and not _between_passes(view, found, limits["passes"]):
             yield _hit(view, found)
 
 
@@ -132,6 +134,16 @@ def _more_surprised(view: View, found: _Found, limit: float) -> bool:
     before = series.values[series.steps < first]
     inside = at(series, series.steps[(series.steps >= first) & (series.steps <= last)])
     return inside is not None and before.size > 0 and -pooled(inside) * limit > -float(before[-8:].mean())
+
+
+def _between_passes(view: View, found: _Found, limit: float) -> bool:
+    """Whether much of the gap lies between two passes of the trainer over the same weights."""
+    passes = view.get(_PASSES)
+    if passes is None or found.series.metric == _LAG:
+        return False
+    steps = found.series.steps[found.climb.first : found.climb.last + 1]
+    apart, gap = at(passes, steps), at(found.series, steps)
+    return apart is not None and gap is not None and pooled(apart) > limit * pooled(gap)
 
 
 def _hit(view: View, found: _Found) -> Hit:

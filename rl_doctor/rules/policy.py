@@ -35,7 +35,7 @@ def k3_bound(low: float, high: float) -> float:
     optional=(*_OUTSIDE, *PASSES, "stale.mean", *CONTRADICTING),
     limits={
         "outside": 0.25, "outside_severe": 0.6, "clipped": 0.15, "clipped_severe": 0.4, "tiny_clip": 0.05,
-        "tiny_clip_k3": 0.008, "tokens": 1000, "lasting": 0.9,
+        "tiny_clip_k3": 0.015, "tiny_clip_severe_k3": 0.05, "tokens": 1000, "lasting": 0.9,
     },
     cause="Each generation batch is trained on for too long or with steps that are too large: the policy leaves the "
     "trust region in bulk, "
@@ -66,7 +66,8 @@ def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     of 1 nat and more, which is a warning if severe and else info) of the share outside [1 - clip_low, 1 + clip_high] is held
     against `outside` (warning) and `outside_severe` (error); where only the share of clipped tokens is known, which is about
     half of it, against `clipped` and `clipped_severe`. For clip ranges below `tiny_clip` the share says nothing; then the mean
-    k3 must exceed `tiny_clip_k3`, which is what half of the tokens outside a range of .2 would give. A clipped share that the
+    k3 must exceed `tiny_clip_k3`, twice what half of the tokens outside a range of .2 would give, and is severe above
+    `tiny_clip_severe_k3`. A clipped share that the
     k3 of the same steps cannot reach (each token outside has a k3 of at least `clip - log(1 + clip)`) is a wrong metric, and
     is reported as that; where the KL contradicts it in most of such rows, impossible-values tells. Where the first mini-batch
     is outside already, before any step, it is info: stale-old-logprob tells.
@@ -87,20 +88,22 @@ def ratio_saturation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     k3 = view.get("policy.kl_old_k3")
     within = None if k3 is None else k3.values[np.isin(k3.steps, series.steps[late.first : late.last + 1])]
     typical_k3 = None if within is None or within.size == 0 else float(np.median(within))
+    worst = share >= severe
     if max(low or 0.2, high or 0.2) < limits["tiny_clip"]:
         if typical_k3 is None:
             yield Skip("config", "the clip range is tiny, so that the share outside it says nothing without k3", ("logprob",))
             return
         if typical_k3 < limits["tiny_clip_k3"]:
             return
+        worst = typical_k3 >= limits["tiny_clip_severe_k3"]
     if share < limit:
         return
     if (wrong := _impossible(view, series, share, typical_k3, k3_bound(low or 0.2, high or 0.2))) is not None:
         yield wrong
         return
     cause, ruled_out, unchecked = _why_outside(view, share)
-    severity: Severity = "error" if share >= severe and late.last == len(series) - 1 else "warning"
-    if share < severe and late.last < len(series) - 1:
+    severity: Severity = "error" if worst and late.last == len(series) - 1 else "warning"
+    if not worst and late.last < len(series) - 1:
         severity = "info"  # over, and it was no more than that
     if (_outside_at_first(view) or 0.0) >= 0.5 * share and (_lag(view) or 0.0) < 1.0:
         severity = "info"  # stale-old-logprob tells, and its cure is another

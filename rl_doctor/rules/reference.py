@@ -235,7 +235,7 @@ def _beyond_noise(series: Series) -> bool:
     "RLD215", "reference-reset",
     severity="warning", since="0.2.0",
     optional=_UNSIGNED,
-    limits={"fall": 0.05, "before": 5, "steady": 0.3, "after": 0.6, "least": 1e-4},
+    limits={"fall": 0.05, "before": 5, "steady": 0.3, "most": 5.0, "after": 0.6, "least": 1e-4},
     cause="The reference was replaced by the policy of that step: a resume that loads it from the newest checkpoint, or a "
     "synchronisation.",
     advice=(
@@ -252,9 +252,9 @@ def reference_reset(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     A policy does not come back to where it began in one step: the reference came to the policy. What the penalty held it near is
     gone, and the KL that is logged from then on says nothing of the distance to the start.
 
-    It fires where the KL falls to at most `fall` times the median of the `before` steps before it, all of which were at least
-    `steady` times that median and the median `least` nat, and is above `after` times it at none of the next two steps. It must
-    also be below `steady` times what was usual before those steps, or else it is a spike that ends. More than one such fall, or
+    It fires where the KL falls to at most `fall` times the median of the `before` steps before it, all of which were between
+    `steady` and `most` times that median and the median `least` nat, and is above `after` times it at none of the next two steps.
+    It must also be below `steady` times what was usual before those steps, or else it is a spike that ends. More than one such fall, or
     settings that synchronise the reference, are by design.
     """
     series = first_of(view, *_UNSIGNED)
@@ -294,7 +294,8 @@ def _fell(values: trend.Floats, at: int, before: int, limits: Limits) -> bool:
     sooner = values[max(0, at - 3 * before) : at - before]
     if sooner.size and values[at] > limits["steady"] * float(np.median(sooner)):
         return False  # a spike that is over
-    return bool(low and usual >= limits["least"] and earlier.min() >= limits["steady"] * usual)
+    level = earlier.min() >= limits["steady"] * usual and earlier.max() <= limits["most"] * usual
+    return bool(low and usual >= limits["least"] and level)
 
 
 def _synchronised(native: object) -> bool:

@@ -18,8 +18,11 @@ Knobs = dict[str, Any]
 Random = np.random.Generator
 _LENGTHS: Final = ((8, 12, 16, 24, 40, 64), (0.3, 0.3, 0.2, 0.1, 0.06, 0.04))
 """Numbers of generation batches, with their shares: most are short, so that many can be made, some long enough for trends."""
-_FARTHEST: Final = 500.0
-"""Bound of steps times step size, with which few policies move further than half a nat per token from where they began."""
+_LONGEST: Final = 500.0
+"""Bound of steps times step size, with which few policies move further than ``FARTHEST``."""
+FARTHEST: Final = 0.5
+"""Nat per token that a policy of a healthy run may be from where it began, at its farthest step: what goes further has found an
+answer that is always rewarded, or a circle, and is no healthy run."""
 
 
 def _usual(random: Random) -> Knobs:
@@ -33,7 +36,7 @@ def _usual(random: Random) -> Knobs:
         "max_length": int(random.integers(24, 41)),
         "sharpness": float(random.uniform(1.0, 2.2)),
         "ending_offset": float(random.uniform(-0.5, 1.0)),
-        "step_size": float(min(np.exp(random.uniform(np.log(6.0), np.log(30.0))), _FARTHEST / steps)),
+        "step_size": float(min(np.exp(random.uniform(np.log(6.0), np.log(30.0))), _LONGEST / steps)),
         "engine_noise": float(np.exp(random.uniform(np.log(0.003), np.log(0.03)))),
         "kl_coef": float(random.choice([0.0, 0.001, 0.01])),
         "difficulty": float(random.uniform(-0.02, 0.08)),
@@ -150,11 +153,25 @@ def settings(family: str, seed: int) -> Settings:
 def hosting(family: str, seed: int) -> SimulatedRun:
     """A run of a family that is long enough to put a fault into its second half."""
     made = settings(family, seed)
-    return simulate(replace(made, steps=max(made.steps, 32), step_size=min(made.step_size, _FARTHEST / 32), count_updates=False))
+    return _healthy(replace(made, steps=max(made.steps, 32), step_size=min(made.step_size, _LONGEST / 32), count_updates=False))
+
+
+def _healthy(made: Settings) -> SimulatedRun:
+    """The run of these settings; with half the step size as often as its policy goes too far."""
+    run = simulate(made)
+    return _healthy(replace(made, step_size=0.5 * made.step_size)) if _distance(run) > FARTHEST else run
+
+
+def _distance(run: SimulatedRun) -> float:
+    """Mean log-ratio to the first policy at the step where it is largest, in nat per token."""
+    trained = run.arrays["response_mask"].astype(np.bool_)
+    away = (run.arrays["logprob"].astype(np.float64) - run.arrays["ref_logprob"])[trained]
+    _, index = np.unique(run.token_step[trained], return_inverse=True)
+    return float(np.max(np.bincount(index, away) / np.bincount(index), initial=0.0))
 
 
 def _family(name: str) -> Callable[[int], SimulatedRun]:
-    return lambda seed: simulate(settings(name, seed))
+    return lambda seed: _healthy(settings(name, seed))
 
 
 FAMILIES: Final[Mapping[str, Callable[[int], SimulatedRun]]] = MappingProxyType({name: _family(name) for name in _FAMILIES})
