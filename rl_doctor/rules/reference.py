@@ -254,8 +254,8 @@ def reference_reset(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     It fires where the KL falls to at most `fall` times the median of the `before` steps before it, all of which were between
     `steady` and `most` times that median and the median `least` nat, and is above `after` times it at none of the next two steps.
-    It must also be below `steady` times what was usual before those steps, or else it is a spike that ends. More than one such fall, or
-    settings that synchronise the reference, are by design.
+    It must also be below `steady` times what was usual before those steps, or else it is a spike that ends. More than one such
+    fall, or settings that synchronise the reference, are by design.
     """
     series = first_of(view, *_UNSIGNED)
     if series is None:

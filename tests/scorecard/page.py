@@ -177,8 +177,8 @@ def _needed(found: Sequence[Outcome]) -> tuple[object, ...]:
 def _families(score: Score) -> Iterator[str]:
     yield "## Healthy training\n"
     yield (
-        f"A simulated policy that gets further than {FARTHEST:g} nat per token from where it began, as one does that has found an "
-        "answer that is always rewarded, is trained again with half the step size.\n"
+        f"A simulated policy that gets further than {FARTHEST:g} nat per token from where it began, as one does that has found "
+        "an answer that is always rewarded, is trained again with half the step size.\n"
     )
     kinds = [*((name, False) for name in FAMILIES), *((name, True) for name in RECORDED)]
     rows = [
