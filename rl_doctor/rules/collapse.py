@@ -75,7 +75,7 @@ _WORDS: Final = {
         *REWARD, *VALIDATION, "reward.min", *(name for names in _KINDS.values() for name in names),
         *(name for names in _DRIFT for name in names),
     ),
-    limits={"lost": 0.5, "z": 5.0, "material": 0.3, "within": 0.25},
+    limits={"lost": 0.5, "z": 5.0, "material": 0.3, "within": 0.25, "far": 0.02},
     cause="The policy broke: what was recorded broke in the order that the finding tells.",
     advice=(
         "Go back to a checkpoint from before the first break that is named, not from before the reward's.",
@@ -103,10 +103,11 @@ def sudden_collapse(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     For every other series the break is found at which it leaves the line it was on: the split into two lines that explains
     most, and the earliest such split in the same direction. It counts if what lies after it is away from that line by more
     than the series' own autocorrelated noise explains, and by at least half of the level (a KL, which grows as a policy
-    learns, by twice); of a mismatch, a gradient and a KL only a rise counts. A series broke first if the range in which its
-    break may lie ends before that of the reward begins. If none did, the finding says that the cause is unknown. Where nothing
-    but the reward breaks, nothing is said here; nor where it falls from one step to the next, and all that broke is a KL long
-    before, as it does where a policy learns, or the length with it, as where other prompts begin.
+    learns, by twice, and to `far` nat per token; a clip fraction to that share); of a mismatch, a gradient and a KL only a
+    rise counts. A series broke first if the range in which its break may lie ends before that of the reward begins. If none
+    did, the finding says that the cause is unknown. Where nothing but the reward breaks, nothing is said here; nor where it
+    falls from one step to the next, and all that broke is a KL long before, as it does where a policy learns, or the length
+    with it, as where other prompts begin.
     """
     series = _longest(view)
     if series is None:
@@ -120,7 +121,7 @@ def sudden_collapse(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     begin, reached, before, after = fall
     reward = _reward_event(series, begin, reached)
-    told = {name: found for name in _KINDS if (found := _events(view, name, series, begin, reached))}
+    told = {name: found for name in _KINDS if (found := _events(view, name, series, (begin, reached), limits))}
     if not told or (reached - begin <= _AT_ONCE and _other_data(series, begin, told)):
         return
     leaders = {
@@ -214,13 +215,19 @@ def _reward_event(series: Series, begin: int, reached: int) -> Event:
     return Event(series, breaks.Break(begin, max(begin - 1, 0), begin, size, math.nan))
 
 
-def _events(view: View, name: str, series: Series, begin: int, reached: int) -> tuple[Event, ...]:
+def _events(view: View, name: str, series: Series, fall: tuple[int, int], limits: Limits) -> tuple[Event, ...]:
     """Breaks of the metrics of a cause from half a run before the fall to shortly after it, by step."""
-    measured = _measured(view, name)
+    measured, (begin, reached) = _measured(view, name), fall
     first = int(series.steps[max(begin - len(series) // 2, 0)])
     last = int(series.steps[min(reached + max(len(series) // 10, 5), len(series) - 1)])
     found = breaks.events(measured, first, last, factor=3.0 if name == "collapse-from-drift" else 1.5)
+    if name == "collapse-from-drift":
+        found = tuple(event for event in found if _level_after(event) >= limits["far"])
     return tuple(event for event in found if event.found.rising or name not in _UPWARDS)
+
+
+def _level_after(event: Event) -> float:
+    return float(np.median(np.abs(event.series.values[min(event.found.index, len(event.series) - 1) :])))
 
 
 def _measured(view: View, name: str) -> tuple[Series, ...]:

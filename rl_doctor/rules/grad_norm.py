@@ -24,6 +24,7 @@ from rl_doctor.rules.reading import (
     too_short,
 )
 from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.spans import at
 from rl_doctor.rules.view import View
 
 _STRETCH = 4
@@ -151,8 +152,8 @@ def grad_vanished(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Gradients shrink as a policy improves, but not by orders of magnitude while there is still something to learn.
 
     It fires if the late level is at most `left` of the early window and the difference of logarithms is `z` standard errors.
-    A warning if the reward stands at its ceiling or most groups have no variance any more (info if it rose there), else an
-    error.
+    A warning if the reward stands at its ceiling or most groups had no variance at the steps that are so low (info if it rose
+    there), else an error. Nothing is said where such steps alternate with others that have a gradient.
     """
     series = view.get("optim.grad_norm")
     if series is None:
@@ -172,7 +173,12 @@ def grad_vanished(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     begin = trend.onset(values, moved.early, rising=False, share=0.5)
     reward = progress(view, int(series.steps[begin]))
     idle = view.get("group.zero_std_frac")
-    solved = reward.at_ceiling or (idle is not None and trend.late(idle.values).center >= 0.8)
+    gone = series.steps[begin:][values[begin:] <= moved.early.center + np.log(limits["left"])]
+    within = at(idle, gone)
+    idle_there = within is not None and float(np.median(within.values)) >= 0.8
+    if idle_there and gone.size < len(series) - begin:
+        return  # where groups differ, the gradient is there
+    solved = reward.at_ceiling or idle_there
     yield Hit(
         f"Gradient norm fell to {left:.2g} of its start ({np.exp(moved.early.center):.3g} to "
         f"{np.exp(moved.late.center):.3g}) since step "

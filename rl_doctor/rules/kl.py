@@ -19,6 +19,7 @@ from rl_doctor.rules.reading import (
     evidence,
     first_of,
     lacking,
+    logged,
     positive,
     progress,
     span,
@@ -74,6 +75,7 @@ def _excursions(series: Series) -> list[trend.Excursion]:
     optional=(*_OPTIONAL, "optim.grad_norm"),
     limits={
         "factor": _FACTOR, "sigmas": _SIGMAS, "large": 20.0, "recent": 0.1, "lasting": 0.1, "negligible": _NEGLIGIBLE,
+        "near": 0.02, "tokens": 200, "stays": 6, "alike": 0.7,
     },
     cause="A single update moved the policy far: an outlier batch, a learning rate that is too high for it, or weights that were "
     "reloaded wrongly.",
@@ -97,7 +99,9 @@ def kl_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     recovered counts from its third step on, in runs of 24 steps or more. A shorter peak
     within `sigmas` of the noise of the whole series on the logarithm is info. Values below
     `negligible` nat per token are within what numeric noise of logprobs produces. Passes with a KL of exactly 0, which come
-    before any update, are left out.
+    before any update, are left out. An error takes `stays` steps; so does a warning where a peak of `alike` of the size (on the
+    logarithm) came and went. A shorter peak of means over fewer than `tokens` tokens is info, and so is a KL to the reference
+    below `near` nat per token, to which any policy that learns comes.
     """
     measured = _measured(view)
     if not measured:
@@ -120,8 +124,14 @@ def _spike(view: View, words: str, series: Series, found: list[trend.Excursion],
     recent = worst.last >= n - max(round(limits["recent"] * n), 3)
     noise = trend.noise(np.log(np.maximum(series.values, limits["negligible"])))[0]
     severity: Severity
-    stays = not worst.recovered and worst.n >= _SHORTEST_STAY and n >= _SETTLED
-    if stays and worst.n > limits["lasting"] * n:
+    settled = worst.n >= limits["stays"]
+    before = any(item.recovered and math.log(item.factor) >= limits["alike"] * math.log(worst.factor) for item in found)
+    stays = not worst.recovered and worst.n >= _SHORTEST_STAY and n >= _SETTLED and (settled or not before)
+    inside = slice(worst.first, worst.last + 1)
+    few = not settled and not logged(series) and float(np.median(series.counts[inside])) < limits["tokens"]
+    if few or (series.metric in KL_REFERENCE and worst.value < limits["near"]):
+        severity = "info"
+    elif stays and settled and worst.n > limits["lasting"] * n:
         severity = "error"
     elif math.log(worst.factor) < limits["sigmas"] * noise:
         severity = "info"  # the series has such peaks all the time

@@ -19,7 +19,7 @@ from rl_doctor.rules.view import View
     "looping-responses",
     severity="error",
     optional=("repeat.loop_frac", "repeat.loop_cut_frac", "repeat.rows", *TRUNCATION, *PROGRESS),
-    limits={"share": 0.1, "most": 0.5, "responses": 16, "loops": 5, "sigmas": 3.0, "cut": 0.3},
+    limits={"share": 0.1, "most": 0.5, "responses": 24, "few": 16, "loops": 5, "sigmas": 3.0, "cut": 0.3},
     cause="The policy, or what generates for it, falls into a circle and does not come out of it.",
     advice=(
         "Read the samples named: they show whether it is text that repeats, or one token from the first position on.",
@@ -39,16 +39,16 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     A response of 32 tokens or more loops if its last 24 tokens or more repeat those before them with a period of 16 or less.
     Fires if in the last fifth of the run, or as far back as there are ``responses`` of them, at least ``share`` of these
     responses do (``loops`` at least), by ``sigmas`` standard errors above half of that: an error where it is above ``most`` by
-    as many, else info if the reward rises all the same. Where ``cut`` of all responses are cut for their length,
-    length-truncation tells, with loops as one of its causes, and this is info.
+    as many (``few`` responses do for that), else info if the reward rises all the same. Where ``cut`` of all responses are cut
+    for their length, length-truncation tells, with loops as one of its causes, and this is info.
     """
     series = view.get("repeat.loop_frac")
     if series is None:
         yield lacking(view, "repeat.loop_frac")
         return
     number = int(series.counts.sum())
-    if number < limits["responses"]:
-        yield Skip("length", f"inconclusive: {number} responses of 32 tokens or more, and {limits['responses']:.0f} are needed")
+    if number < limits["few"]:
+        yield Skip("length", f"inconclusive: {number} responses of 32 tokens or more, and {limits['few']:.0f} are needed")
         return
     late = _late(series.counts, limits["responses"])
     share, count = pooled(series, late), int(series.counts[late].sum())
@@ -58,6 +58,9 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
         return
     reward = progress(view)
     most = share - limits["sigmas"] * error >= limits["most"]
+    if number < limits["responses"] and not most:
+        yield Skip("length", f"inconclusive: {number} responses of 32 tokens or more, and {limits['responses']:.0f} are needed")
+        return
     severity: Severity = "error" if most else "warning"
     shortened = first_of(view, *TRUNCATION)
     told = shortened is not None and pooled(shortened, _late(shortened.counts, limits["responses"])) >= limits["cut"]

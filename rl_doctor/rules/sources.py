@@ -40,9 +40,9 @@ def source_without_signal(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     A source counts whose rewards are equal within `equal` at a stretch of at least `steps` steps with `rows` responses (all
     of a run of 2 or 3 steps with twice as many), up to its last step, while some other source varies. It is a warning if its
-    rewards varied before, at `varied` of the steps, and such a stretch is less likely than `chance` by what they were; or if
-    it never varied over `certain` responses. Else it is info. Limits: a verifier that fails and a source that is too hard
-    give the same rewards; responses have to be read.
+    rewards varied before, at `varied` of the steps (counted with one more of either kind), and so many equal responses are
+    less likely than `chance` by that; or if it never varied over `certain` responses. Else it is info. Limits: a verifier that
+    fails and a source that is too hard give the same rewards; responses have to be read.
     """
     means, spreads = view.named(_MEAN), view.named(_STD)
     if not means:
@@ -71,9 +71,10 @@ def _flat(spread: Series, means: Mapping[str, Series], limits: Limits) -> tuple[
 
 def _told(name: str, found: Breach, level: float, top: Series | None, limits: Limits) -> Hit:
     before = found.series.steps < found.first
-    varied = float(np.mean(found.series.values[before] > 0.0)) if before.any() else 0.0
+    varied = (float(np.sum(found.series.values[before] > 0.0)) + 1.0) / (np.count_nonzero(before) + 2.0) if before.any() else 0.0
     solved = top is not None and level > 0.0 and level >= float(top.values.max()) - 1e-9
-    broke = varied >= limits["varied"] and (1.0 - varied) ** np.count_nonzero(found.marked) < limits["chance"]
+    usual = float(found.series.counts[before].mean()) if before.any() else 0.0  # a step of few responses varies less often
+    broke = varied >= limits["varied"] and (1.0 - varied) ** (found.n / usual) < limits["chance"]
     certain = broke or (found.n >= limits["certain"] and not before.any())
     since = " after they had varied" if broke else ""
     return Hit(

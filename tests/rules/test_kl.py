@@ -54,7 +54,9 @@ def test_large_recent_spike_is_a_warning_and_one_that_lasts_too() -> None:
     assert severity("RLD203", {"ref.kl_k3": ongoing}) == "warning"
 
 
-@pytest.mark.parametrize(("steps", "last", "severities"), [(24, 2, {"info"}), (24, 3, {"error"}), (16, 3, {"info"})])
+@pytest.mark.parametrize(
+    ("steps", "last", "severities"), [(24, 2, {"info"}), (24, 3, {"warning"}), (24, 6, {"error"}), (16, 3, {"info"})]
+)
 def test_a_spike_that_stays_takes_three_steps_and_a_level_to_be_told_from(steps: int, last: int, severities: set[str]) -> None:
     kl = _steady(steps)
     kl[-last:] *= 12

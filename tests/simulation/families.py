@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tests.simulation.run import SimulatedRun
 from tests.simulation.settings import Settings, Source
@@ -16,6 +17,7 @@ from tests.simulation.world import simulate
 
 Knobs = dict[str, Any]
 Random = np.random.Generator
+Floats = NDArray[np.float64]
 _LENGTHS: Final = ((8, 12, 16, 24, 40, 64), (0.3, 0.3, 0.2, 0.1, 0.06, 0.04))
 """Numbers of generation batches, with their shares: most are short, so that many can be made, some long enough for trends."""
 _LONGEST: Final = 500.0
@@ -23,6 +25,8 @@ _LONGEST: Final = 500.0
 FARTHEST: Final = 0.5
 """Nat per token that a policy of a healthy run may be from where it began, at its farthest step: what goes further has found an
 answer that is always rewarded, or a circle, and is no healthy run."""
+OUTSIDE: Final = 0.25
+"""Share of the trained tokens whose probability the updates of a healthy run change by more than a fifth, in five steps."""
 
 
 def _usual(random: Random) -> Knobs:
@@ -157,17 +161,22 @@ def hosting(family: str, seed: int) -> SimulatedRun:
 
 
 def _healthy(made: Settings) -> SimulatedRun:
-    """The run of these settings; with half the step size as often as its policy goes too far."""
+    """The run of these settings; with half the step size as often as its policy goes too far, or too fast."""
     run = simulate(made)
-    return _healthy(replace(made, step_size=0.5 * made.step_size)) if _distance(run) > FARTHEST else run
-
-
-def _distance(run: SimulatedRun) -> float:
-    """Mean log-ratio to the first policy at the step where it is largest, in nat per token."""
     trained = run.arrays["response_mask"].astype(np.bool_)
-    away = (run.arrays["logprob"].astype(np.float64) - run.arrays["ref_logprob"])[trained]
+    new, old, first = (run.arrays[name][trained].astype(np.float64) for name in ("logprob", "old_logprob", "ref_logprob"))
+    distance = _by_step(run, trained, new - first)
+    outside = _by_step(run, trained, np.abs(new - old) > np.log(1.2))
+    fastest = np.convolve(outside, np.full(5, 0.2), "valid") if len(outside) >= 5 else outside
+    if max(distance, default=0.0) <= FARTHEST and max(fastest, default=0.0) <= OUTSIDE:
+        return run
+    return _healthy(replace(made, step_size=0.5 * made.step_size))
+
+
+def _by_step(run: SimulatedRun, trained: NDArray[np.bool_], values: NDArray[np.float64] | NDArray[np.bool_]) -> Floats:
+    """Mean over the trained tokens of each step."""
     _, index = np.unique(run.token_step[trained], return_inverse=True)
-    return float(np.max(np.bincount(index, away) / np.bincount(index), initial=0.0))
+    return np.asarray(np.bincount(index, values) / np.bincount(index), np.float64)
 
 
 def _family(name: str) -> Callable[[int], SimulatedRun]:
