@@ -323,13 +323,21 @@ def measure(name: str, path: Path) -> tuple[float, float, dict[str, list[float]]
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
             raise SystemExit(f"{name}: exit {child.returncode}")
-        return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, json.loads(Path(told.name).read_text())
+        found, megabytes = json.loads(Path(told.name).read_text())
+        return usage.ru_utime + usage.ru_stime, megabytes, found
 
 
 def contend(name: str, path: str, told: str) -> None:
     """Run one contender; what only the measuring needs is not imported here, as its start would count for each of them."""
     sys.path.insert(0, str(HERE.parents[1]))
-    Path(told).write_text(json.dumps(CONTENDERS[name](Path(path))))
+    found = CONTENDERS[name](Path(path))
+    Path(told).write_text(json.dumps([found, _peak()]))
+
+
+def _peak() -> float:
+    """Peak memory of this process in MB; what is told of a child includes what its parent had when it started it."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024
 
 
 def disagreements(mine: dict[str, list[float]], theirs: dict[str, list[float]]) -> list[str]:
