@@ -35,6 +35,7 @@ BEYOND: Final[Mapping[str, float]] = {
     "wandb": 1.2,
     "tensorboard": 1.2,
     "minimind": 1.15,
+    "verl-console": 1.15,
     "verl-console-lines": 1.15,
 }
 """Forms that keep the second of a check, but not beside busy neighbours, and what holds them instead."""
