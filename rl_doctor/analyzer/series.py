@@ -31,5 +31,8 @@ class Series:
 
     def measured(self) -> Series:
         """The steps whose value is a finite number measured on at least one item."""
-        keep = np.isfinite(self.values) & (self.counts > 0)
+        return self.where(np.isfinite(self.values) & (self.counts > 0))
+
+    def where(self, keep: NDArray[np.bool_]) -> Series:
+        """The steps where ``keep``, ``[n]``, holds."""
         return Series(self.metric, self.unit, self.steps[keep], self.values[keep], self.counts[keep])

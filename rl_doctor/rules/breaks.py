@@ -164,8 +164,7 @@ class Event:
 
 def between(series: Series, first: int, last: int) -> Series:
     """The points of a series within steps ``first`` to ``last``."""
-    keep = (series.steps >= first) & (series.steps <= last)
-    return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
+    return series.where((series.steps >= first) & (series.steps <= last))
 
 
 def events(series: Iterable[Series], first: int, last: int, z: float = 6.0, factor: float = 1.5) -> tuple[Event, ...]:

@@ -106,8 +106,7 @@ def _with_signal(view: View, series: Series) -> Series:
     idle = view.get("group.zero_std_frac")
     if idle is None:
         return series
-    keep = ~np.isin(series.steps, idle.steps[idle.values >= 1.0])
-    return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
+    return series.where(~np.isin(series.steps, idle.steps[idle.values >= 1.0]))
 
 
 def _lasting_jump(series: Series, limits: Limits) -> Hit | None:

@@ -269,7 +269,7 @@ def _moving(view: View, series: Series) -> Series:
             zero = found.values == 0.0
             still = found.steps[zero | np.concatenate([[False], zero[:-1]])]
             keep &= ~np.isin(series.steps, still)
-    return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
+    return series.where(keep)
 
 
 def _unmeasured_motion(view: View) -> tuple[str, ...]:

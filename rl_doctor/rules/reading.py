@@ -132,8 +132,7 @@ def rounding(series: Series) -> float:
 
 def positive(series: Series) -> Series:
     """The points above 0: a step on which a non-negative quantity is exactly 0 says nothing about its level."""
-    keep = series.values > 0.0
-    return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
+    return series.where(series.values > 0.0)
 
 
 def times(factor: float) -> str:

@@ -120,7 +120,7 @@ def at(series: Series | None, steps: NDArray[np.int64]) -> Series | None:
     keep = np.isin(series.steps, steps)
     if not keep.any():
         return None
-    return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
+    return series.where(keep)
 
 
 def weighted(series: Series | None, error: Series | None) -> tuple[float, float]:

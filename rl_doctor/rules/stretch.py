@@ -57,5 +57,4 @@ def joined(*all_series: Series | None) -> tuple[Series, ...] | None:
 
 
 def _at(series: Series, steps: NDArray[np.int64]) -> Series:
-    keep = np.isin(series.steps, steps)
-    return Series(series.metric, series.unit, series.steps[keep], series.values[keep], series.counts[keep])
+    return series.where(np.isin(series.steps, steps))

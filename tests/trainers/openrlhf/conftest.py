@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from rl_doctor import Run, open_run
 from tests.trainers.openrlhf.cpu import environment
+from tests.trainers.trained import Recorded, once
 from tests.trainers.warm import Warm
 
 IMPORTS = ("torch", "transformers.models.qwen2.modeling_qwen2", "deepspeed", "ray", "peft", "datasets", "accelerate")
@@ -21,26 +18,13 @@ IMPORTS = ("torch", "transformers.models.qwen2.modeling_qwen2", "deepspeed", "ra
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a training printed, and the folder that it recorded into."""
+class Trained(Recorded):
+    """What a training printed and recorded."""
 
-    folder: Path
-    said: str
     log: list[dict[str, float]]
     weights: str = ""
     rng: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def run(self) -> Run:
-        return open_run(self.folder)
-
-    def columns(self, *names: str, critic: bool = False) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-        """Columns of the whole run, and the lengths of its sequences."""
-        run = open_run(self.folder / "critic") if critic else self.run
-        batches = list(run.batches([*names, "step"]))
-        lengths = np.concatenate([np.diff(batch.splits) for batch in batches])
-        return {name: np.concatenate([batch.columns[name] for batch in batches]) for name in [*names, "step"]}, lengths
 
 
 Train = Callable[..., Trained]
@@ -61,16 +45,9 @@ def warm(variables: dict[str, str]) -> Iterator[Warm]:
 
 @pytest.fixture(scope="session")
 def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Train:
-    """Train with OpenRLHF; the same options are trained once only."""
-    made: dict[str, Trained] = {}
+    """Train with OpenRLHF."""
 
-    def run(*, record: bool | str = True, ranks: int = 1, **options: Any) -> Trained:
-        key = json.dumps([record, ranks, options], sort_keys=True)
-        if key not in made:
-            folder = tmp_path_factory.mktemp("run") / "recorded"
-            options |= {"record": str(folder) if record is True else record or None}
-            result, out, err = warm.run("tests.trainers.openrlhf.train", options, ranks)
-            made[key] = Trained(folder=folder, said=out + err, **result)
-        return made[key]
+    def made(folder: Path, result: Mapping[str, Any], out: str, err: str) -> Trained:
+        return Trained(folder=folder, said=out + err, **result)
 
-    return run
+    return once(warm, "tests.trainers.openrlhf.train", tmp_path_factory, made)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from rl_doctor import Run, open_run
+from tests.trainers.trained import Recorded, once
 from tests.trainers.warm import Warm
 
 IMPORTS = ("torch", "datasets", "trl.trainer.grpo_config", "trl.trainer.grpo_trainer", "trl.trainer.rloo_config",
@@ -22,10 +19,9 @@ ENVIRONMENT = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "TRL_EXPERI
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a training printed, and the folder that it recorded into."""
+class Trained(Recorded):
+    """What a training printed and recorded."""
 
-    folder: Path
     weights: str
     rng: str
     log: list[dict[str, float | None]]
@@ -35,22 +31,11 @@ class Trained:
     step: int
     saved: list[str]
     stop: str | None
-    said: str
-
-    @property
-    def run(self) -> Run:
-        return open_run(self.folder)
 
     def logged(self) -> list[dict[str, float | None]]:
         """What was logged, without durations."""
         timed = ("time", "runtime", "per_second")
         return [{name: value for name, value in row.items() if not name.endswith(timed)} for row in self.log]
-
-    def columns(self, *names: str) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-        """Columns of the whole run, and the lengths of its sequences."""
-        batches = list(self.run.batches([*names, "step"]))
-        lengths = np.concatenate([np.diff(batch.splits) for batch in batches])
-        return {name: np.concatenate([batch.columns[name] for batch in batches]) for name in [*names, "step"]}, lengths
 
 
 Train = Callable[..., Trained]
@@ -65,16 +50,9 @@ def warm() -> Iterator[Warm]:
 
 @pytest.fixture(scope="session")
 def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Train:
-    """Train with TRL; the same options are trained once only."""
-    made: dict[str, Trained] = {}
+    """Train with TRL."""
 
-    def run(*, record: bool | str = True, ranks: int = 1, **options: Any) -> Trained:
-        key = json.dumps([record, ranks, options], sort_keys=True)
-        if key not in made:
-            folder = tmp_path_factory.mktemp("run") / "recorded"
-            options |= {"record": str(folder) if record is True else record or None}
-            result, _, said = warm.run("tests.trainers.trl.train", options, ranks)
-            made[key] = Trained(folder=folder, said=said, **result)
-        return made[key]
+    def made(folder: Path, result: Mapping[str, Any], _: str, said: str) -> Trained:
+        return Trained(folder=folder, said=said, **result)
 
-    return run
+    return once(warm, "tests.trainers.trl.train", tmp_path_factory, made)

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from rl_doctor import Run, open_run
+from tests.trainers.trained import Recorded, once
 from tests.trainers.warm import Warm, free_port
 
 ROOT = Path(__file__).parents[3]
@@ -36,19 +34,13 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a training printed and logged, and the folder that it recorded into."""
+class Trained(Recorded):
+    """What a training printed, logged and recorded."""
 
-    folder: Path
     weights: str
     rng: str
     fields: list[str]
     log: dict[int, dict[str, float]]
-    said: str
-
-    @property
-    def run(self) -> Run:
-        return open_run(self.folder)
 
     def logged(self) -> dict[int, dict[str, float]]:
         """What was logged, without durations and memory."""
@@ -56,13 +48,6 @@ class Trained:
         return {
             step: {name: value for name, value in row.items() if not name.startswith(timed)} for step, row in self.log.items()
         }
-
-    def columns(self, *names: str, critic: bool = False) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-        """Columns of the whole run, and the lengths of its sequences."""
-        run = open_run(self.folder / "critic") if critic else self.run
-        batches = list(run.batches([*names, "step"]))
-        lengths = np.concatenate([np.diff(batch.splits) for batch in batches])
-        return {name: np.concatenate([batch.columns[name] for batch in batches]) for name in [*names, "step"]}, lengths
 
 
 Train = Callable[..., Trained]
@@ -84,20 +69,14 @@ def warm() -> Iterator[Warm]:
 
 @pytest.fixture(scope="session")
 def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Train:
-    """Train with verl; the same options are trained once only."""
-    made: dict[str, Trained] = {}
+    """Train with verl."""
 
-    def run(*, record: bool | str = True, ranks: int = 1, **options: Any) -> Trained:
-        key = json.dumps([record, ranks, options], sort_keys=True)
-        if key not in made:
-            folder = tmp_path_factory.mktemp("run")
-            target = str(folder / "recorded") if record is True else record or None
-            log = folder / "log.jsonl"
-            options |= {"record": target, "log": str(log)}
-            result, out, err = warm.run("tests.trainers.verl.train", options, ranks)
-            rows = [json.loads(row) for row in log.read_text().splitlines()]
-            logged = {row["step"]: row["data"] for row in rows}
-            made[key] = Trained(folder=folder / "recorded", said=out + err, log=logged, **result)
-        return made[key]
+    def log(folder: Path) -> Path:
+        return folder.with_name("log.jsonl")
 
-    return run
+    def made(folder: Path, result: Mapping[str, Any], out: str, err: str) -> Trained:
+        rows = [json.loads(row) for row in log(folder).read_text().splitlines()]
+        logged = {row["step"]: row["data"] for row in rows}
+        return Trained(folder=folder, said=out + err, log=logged, **result)
+
+    return once(warm, "tests.trainers.verl.train", tmp_path_factory, made, lambda folder: {"log": str(log(folder))})
