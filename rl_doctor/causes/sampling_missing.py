@@ -12,7 +12,8 @@ from rl_doctor.causes.signs import configured, found, measured, over, sign, unde
 _MISSING: Final = "missing-rollout-logprob"
 _SHARE: Final = "{}% of the rollout logprobs at these steps are 0"
 _IMPOSSIBLE: Final = "impossible-logprob"
-_FOLLOWS: Final = (*CONSEQUENCES, "truncated-sampling-mismatch", "coarse-logprob", _MISSING)
+_GAPS: Final = (*CONSEQUENCES, "truncated-sampling-mismatch", "coarse-logprob")
+_FOLLOWS: Final = (*_GAPS, _MISSING)
 _FILL: Final = "Fill gaps with NaN and leave those tokens out of importance weights."
 _FLOAT32: Final = "Compute log_softmax in float32, outside autocast, also where the model runs in half precision."
 
@@ -155,7 +156,7 @@ for _side, _own, _other in (("trainer", _TRAINER, _ENGINE), ("engine", _ENGINE, 
         f"{_side}-half-precision-logits",
         f"the {_side} computes logprobs from logits in half precision",
         explains=(_IMPOSSIBLE, "coarse-logprob"),
-        leads_to=(*_FOLLOWS, "stale-old-logprob"),
+        leads_to=(*_GAPS, "stale-old-logprob"),
         signs=(
             _rounded(_side, _own, _other),
             found(_IMPOSSIBLE, "logprobs exceed 0", suspect=f"{_side}-half-precision-logits", role="typical"),

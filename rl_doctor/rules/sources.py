@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from rl_doctor.rules.stretch import joined, stretch
 from rl_doctor.rules.view import View
 
 _MEAN, _STD, _PLACE = "reward.mean_by.source.", "reward.std_by.source.", "reward.mean_by.place."
+_RECENT: Final = 10
+"""Steps before a stretch that tell how many responses a step of the source has."""
 
 
 @rule(
@@ -73,7 +76,8 @@ def _told(name: str, found: Breach, level: float, top: Series | None, limits: Li
     before = found.series.steps < found.first
     varied = (float(np.sum(found.series.values[before] > 0.0)) + 1.0) / (np.count_nonzero(before) + 2.0) if before.any() else 0.0
     solved = top is not None and level > 0.0 and level >= float(top.values.max()) - 1e-9
-    usual = float(found.series.counts[before].mean()) if before.any() else 0.0  # a step of few responses varies less often
+    # A step of few responses varies less often.
+    usual = float(np.median(found.series.counts[before][-_RECENT:])) if before.any() else 0.0
     broke = varied >= limits["varied"] and (1.0 - varied) ** (found.n / usual) < limits["chance"]
     certain = broke or (found.n >= limits["certain"] and not before.any())
     since = " after they had varied" if broke else ""
