@@ -32,6 +32,7 @@ _FILTERED = 0.02
 """Share of groups without variance that dynamic sampling leaves, at most."""
 _SHORT = 100
 _PAIRED = "pref.paired_frac"
+_SPREAD = ("reward.std", "reward.spread", "group.std_mean")
 
 
 def _of_preferences(view: View) -> Skip | None:
@@ -103,6 +104,19 @@ def _clear(values: trend.Floats, spread: float, limits: Limits) -> trend.Jump | 
     return found if turning.stands_out(values, found.index, apart) else None
 
 
+def _rescaled(values: trend.Floats, limits: Limits) -> trend.Jump | None:
+    """A jump by a factor, of a reward above 0 throughout whose scatter grows or shrinks with it; None if there is none."""
+    if not values.size or values.min() <= 0.0:
+        return None
+    logs = np.log(values)
+    found = trend.jump(logs, limits["z"]) or fresh.jump(logs)
+    if found is None or abs(found.size) < max(math.log(limits["factor"]), limits["learning"] * trend.noise(logs)[0]):
+        return None
+    if len(values) < _SHORT and not turning.stands_out(logs, found.index, limits["apart"] * 2.0 / 3.0):
+        return None
+    return replace(found, before=math.exp(found.before), after=math.exp(found.after))
+
+
 def _level(values: trend.Floats, t: float) -> trend.Jump | None:
     """A fall of the level that many points together show; of a long run its end is looked at, with a larger margin."""
     if len(values) < _SHORT:
@@ -140,7 +154,7 @@ def _other_groups(view: View, series: Series, index: int) -> bool:
         *REWARD, "reward.std", "reward.max", "reward.min", _EQUAL, _SOURCES, "policy.entropy", *KL_REFERENCE[:1], "length.mean",
         "reward.component.", _PAIRED,
     ),
-    limits={"z": 7.0, "material": 0.2, "learning": 10.0, "apart": 3.0, "large": 0.5, "levels": 3.9},
+    limits={"z": 7.0, "material": 0.2, "learning": 10.0, "apart": 3.0, "large": 0.5, "levels": 3.9, "factor": 4.0},
     cause="The reward function or its server changed (new version, other scale, a fallback value), or other prompts came in.",
     advice=(
         "Compare the reward of a few stored responses from before the step with what the reward function gives them now.",
@@ -168,7 +182,9 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     stays, and the jump must be `apart` times any difference of neighbours elsewhere (two thirds of that if it is `large` on the
     same scale). A fall that single steps hide counts if the means of up to 24 steps before and of those after it, 4 at least,
     lie `levels` standard errors apart, and two levels fit clearly better than a line. A rise may be fast learning, unless it
-    is known to lead beyond what single responses earned before, and must be `learning` times the noise of the mean. A warning
+    is known to lead beyond what single responses earned before, and must be `learning` times the noise of the mean. A reward
+    above 0 throughout is looked at on the logarithm too, where a jump by `factor` counts whose noise is of another size after
+    it: another unit. A warning
     where the baseline is the group's, an error where it is not (gae, reinforce and the like); info once the level is back.
 
     A reward that falls over many steps is no jump, but as little what training is for: it is a warning if the late window is
@@ -184,7 +200,8 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         return
     inside = view.get("reward.std")
     spread = 0.0 if inside is None else float(np.median(inside.values))
-    sharp = _clear(series.values, spread, limits)
+    rescaled = _rescaled(series.values, limits)
+    sharp = rescaled or _clear(series.values, spread, limits)
     found = sharp or _level(series.values, limits["levels"])
     if found is None:
         yield from _falls(view, series, spread, limits)
@@ -193,7 +210,7 @@ def reward_drift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if abs(found.size) < limits["material"] * scale or _other_prompts(view, series, found.index):
         return
     scatter = max(trend.noise(part)[0] for part in (series.values, series.values[: found.index]))
-    if _may_be_learned(view, series, found) and found.size < limits["learning"] * scatter:
+    if rescaled is None and _may_be_learned(view, series, found) and found.size < limits["learning"] * scatter:
         return
     cause, ruled_out, unchecked = _company(view, series, found.index)
     estimator = view.config.adv_estimator
@@ -299,7 +316,7 @@ def _component(view: View, series: Series, found: trend.Jump) -> str | None:
 @rule(
     "RLD402", "reward-variance-shift",
     severity="error",
-    optional=("reward.std", *PROGRESS, _SOURCES, _PAIRED),
+    optional=(*_SPREAD, *PROGRESS, _SOURCES, _PAIRED),
     limits={"factor": 2.0, "z": 7.0, "binary": 1.3},
     cause="The reward was rescaled, a component was switched on or off, or other prompts came in.",
     advice=(
@@ -314,14 +331,15 @@ def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     Normalised advantages hide a new scale of the reward, values and unnormalised advantages do not.
 
-    The logarithm of the standard deviation of the reward over a generation batch is searched for a sudden lasting jump (as
+    The logarithm of the standard deviation of the reward over a generation batch (or, where that was not logged, of its mean over
+    groups) is searched for a sudden lasting jump (as
     in rule reward-drift, `z` times what the series shows elsewhere) of at least `factor`.
     Where the reward has two values, the spread follows from the mean; a jump that the mean explains within `binary` times is
     left out. A warning where the baseline is the group's, an error where it is not; info once the spread is back.
     """
-    series = view.get("reward.std")
+    series = first_of(view, *_SPREAD)
     if series is None:
-        yield lacking(view, "reward.std")
+        yield lacking(view, *_SPREAD)
         return
     if skip := _of_preferences(view) or too_short(series):
         yield skip
@@ -337,8 +355,9 @@ def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if _follows_mean(view, series, found, limits["binary"]) or (found.size < 0 and progress(view).good):
         return
     before, after = math.exp(found.before), math.exp(found.after)
+    where = " within groups" if series.metric == _SPREAD[-1] else ""
     yield Hit(
-        f"Standard deviation of the reward {'grew' if found.size > 0 else 'fell'} at once from {before:.3g} to "
+        f"Standard deviation of the reward{where} {'grew' if found.size > 0 else 'fell'} at once from {before:.3g} to "
         f"{after:.3g} at step "
         f"{series.steps[found.index]}" + (", and came back" if found.recovered else ""),
         "info" if found.recovered else "error" if view.config.adv_estimator in _UNGROUPED else "warning",
@@ -362,19 +381,25 @@ def reward_variance_shift(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
 
 def _follows_mean(view: View, series: Series, found: trend.Jump, tolerance: float) -> bool:
-    """Whether a two-valued reward with the run's means would have the same spread before and after."""
+    """Whether a two-valued reward with the run's means would have the same spread before and after.
+
+    Its values are 0 and 1 where they are not known. A mean over groups is smaller than the spread of all by a factor that is the
+    same on both sides.
+    """
     mean, low, high = view.get("reward.mean"), view.get("reward.min"), view.get("reward.max")
-    if mean is None or low is None or high is None:
+    if mean is None:
         return False
-    floor, top = float(low.values.min()), float(high.values.max())
+    floor, top = (0.0, 1.0) if low is None or high is None else (float(low.values.min()), float(high.values.max()))
+    if float(mean.values.min()) < floor or float(mean.values.max()) > top:
+        return False
     expected = np.sqrt(np.maximum((mean.values - floor) * (top - mean.values), 0.0))
     _, here, there = np.intersect1d(series.steps, mean.steps, return_indices=True)
     split = here < found.index
-    for side in (split, ~split):
-        own, theirs = series.values[here][side], expected[there][side]
-        if own.size == 0:
-            return False
-        ratio = float(np.median(own)) / max(float(np.median(theirs)), 1e-12)
-        if not 1 / tolerance <= ratio <= tolerance:
-            return False
-    return True
+    if not split.any() or split.all():
+        return False
+    before, after = (
+        float(np.median(series.values[here][side])) / max(float(np.median(expected[there][side])), 1e-12)
+        for side in (split, ~split)
+    )
+    ratios = (before, after) if series.metric == _SPREAD[0] else (after / max(before, 1e-12),)
+    return all(1 / tolerance <= ratio <= tolerance for ratio in ratios)

@@ -76,3 +76,21 @@ def test_a_small_kl_that_is_below_zero_in_every_row_is_told() -> None:
         assert severity("RLD206", {"ref.kl": small}) == "warning"
         assert severity("RLD006", {"ref.kl_k3": 0.05 * small}) == "warning"
         assert severity("RLD206", {"ref.kl": small * np.sign(np.random.default_rng(seed).standard_normal(100))}) is None
+
+
+def test_a_signed_kl_that_falls_ever_further_below_zero_is_a_warning() -> None:
+    noise = np.random.default_rng(0).standard_normal(60)
+    falling = -np.linspace(0.0, 1.5, 60) * (1.0 + 0.2 * noise)
+    (found,) = result("RLD206", {"ref.kl": falling}).findings
+    assert found.severity == "warning"
+    assert "and goes from" in found.message
+    assert not result("RLD206", {"ref.kl": -falling}).findings
+    assert not result("RLD206", {"ref.kl": 0.01 * autoregressive(np.random.default_rng(1), 60, 0.9)}).findings
+
+
+def test_a_logged_kl_below_zero_contradicts_tokens_whose_kl_is_above() -> None:
+    own, told = series("ref.kl_k1", np.linspace(0.0, 0.5, 12), count=2000), series("ref.kl", -np.linspace(0.0, 0.5, 12))
+    made = run_rules([rules()["RLD206"]], replace(view({}), all_series={"ref.kl_k1": own, "ref.kl": told}))[0]
+    assert [(item.severity, item.suspect) for item in made.findings] == [("error", "kl-sign-turned")]
+    right = replace(told, values=own.values)
+    assert not run_rules([rules()["RLD206"]], replace(view({}), all_series={"ref.kl_k1": own, "ref.kl": right}))[0].findings

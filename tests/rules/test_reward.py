@@ -209,3 +209,35 @@ def test_the_reward_of_both_sides_of_pairs_is_not_judged_by_its_mean() -> None:
     assert severity("RLD401", falling) == "warning"
     assert result("RLD401", {**falling, "pref.paired_frac": np.ones(N)}).reason == "config"
     assert severity("RLD401", {**falling, "pref.paired_frac": np.zeros(N)}) == "warning"
+
+
+def _rescaled(factor: float, steps: int = 100, at: int = 10, seed: int = 0) -> dict[str, Floats]:
+    rng = np.random.default_rng(seed)
+    unit = np.where(np.arange(steps) < at, 1.0, factor)
+    level, deviation = (base * np.exp(0.2 * rng.standard_normal(steps)) * unit for base in (0.35, 0.4))
+    return {"reward.mean": level, "reward.std": deviation, "reward.max": 1.3 * unit}
+
+
+@pytest.mark.parametrize("steps", [40, 100])
+@pytest.mark.parametrize("spread", ["reward.std", "reward.spread", "group.std_mean"])
+def test_another_unit_early_in_a_run_is_found_by_its_level_and_its_spread(steps: int, spread: str) -> None:
+    made = _rescaled(20.0, steps)
+    told = {"reward.mean": made["reward.mean"], spread: made["reward.std"]}
+    for code in ("RLD401", "RLD402"):
+        (found,) = result(code, told).findings
+        assert (found.severity, found.first_step) == ("warning", 11)
+    (found,) = result("RLD401", {"reward.mean": made["reward.mean"], "reward.max": made["reward.max"]}).findings
+    assert found.first_step == 11
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_a_reward_that_scatters_by_factors_rises_to_no_other_unit(rho: float) -> None:
+    series = (np.exp(0.4 * autoregressive(RNG(seed), steps, rho)) for seed in range(150) for steps in (30, 60, 150))
+    told = [item.message for values in series for item in result("RLD401", {"reward.mean": values}).findings]
+    assert not [message for message in told if "rose" in message]
+
+
+def test_a_spread_within_groups_that_a_two_valued_reward_s_mean_explains_is_no_other_unit() -> None:
+    mean = np.where(np.arange(100) < 50, 0.02, 0.4) + 0.001 * np.random.default_rng(0).standard_normal(100)
+    groups = 0.9 * np.sqrt(mean * (1.0 - mean))
+    assert not result("RLD402", {"reward.mean": mean, "group.std_mean": groups}).findings
