@@ -130,6 +130,13 @@ def rounding(series: Series) -> float:
     return 0.0
 
 
+def recovery(found: trend.Excursion, points: int) -> str:
+    """Whether a series of so many points came back from an excursion, in words."""
+    if found.recovered:
+        return "and recovered"
+    return "and has not recovered" if found.last == points - 1 else "and is lower since, for too few steps to call it over"
+
+
 def positive(series: Series) -> Series:
     """The points above 0: a step on which a non-negative quantity is exactly 0 says nothing about its level."""
     return series.where(series.values > 0.0)
