@@ -134,7 +134,8 @@ def recovery(found: trend.Excursion, points: int) -> str:
     """Whether a series of so many points came back from an excursion, in words."""
     if found.recovered:
         return "and recovered"
-    return "and has not recovered" if found.last == points - 1 else "and is lower since, for too few steps to call it over"
+    since = points - 1 - found.last
+    return "and is lower since, for too few steps to call it over" if 0 < since < 5 else "and has not recovered"
 
 
 def positive(series: Series) -> Series:
