@@ -107,7 +107,7 @@ class _Break:
 @rule(
     "RLD601", "non-finite",
     severity="error",
-    optional=("numerics.", *_SCALARS),
+    optional=("numerics.", "mask.empty_frac", *_SCALARS),
     cause="An overflow or an undefined operation (exp of a large log-ratio, log of 0, 0/0 in a normalisation) in the "
     "first number named.",
     advice=(
@@ -143,6 +143,8 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     del limits
     blank = [name for name in _in_loss(view) if _blank(view, name)]
     told = blank if view.info.sessions else []
+    if not view.facts.tokens and view.get("mask.empty_frac") is not None:
+        told = [*_in_loss(view)]  # the mask is 0 everywhere, which empty-mask tells: there was no token to store a value of
     if empty := [name for name in (*_in_loss(view), "reward") if name in view.facts.empty_columns and name not in told]:
         yield _empty(view, empty)
     infinite = _infinite_reward(view)

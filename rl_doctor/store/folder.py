@@ -25,15 +25,13 @@ from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.part import Part, PartFragment
 from rl_doctor.store.part_index import PartIndex
 from rl_doctor.store.plan import Segment, rows_in_order, windows_of
-from rl_doctor.store.presence import Presence, require_values
+from rl_doctor.store.presence import MASK, Presence, require_values
 from rl_doctor.store.rows import Rows
 from rl_doctor.store.run import Run
 from rl_doctor.store.sessions import Group, fallen, gone_on, incomplete, latest, told_of_sessions
 
 _BARE: Final = frozenset({"step", "sequence", "stored_length", "rollout_step", "epoch", "minibatch", "microbatch", "rank"})
 """Columns that say where a row belongs, and nothing of what was trained on."""
-
-
 @dataclass(slots=True)
 class Listing:
     """The names in a folder, sorted by what they are."""
@@ -193,8 +191,10 @@ def run_of(found: Contents, left_out: Collection[int] = (), before: Mapping[int,
     order = found.order.without(left_out)
     kept, overlap, fragments, segments = order.groups, order.notes, order.fragments, order.segments
     columns = frozenset(name for name in presence.present if schema.column(name) is not None)
+    if MASK in presence.named and not any(segment.tokens for segment in segments):
+        columns |= {MASK}  # recorded, and 0 everywhere: no position was worth keeping
     _require_rows(found, kept, columns)
-    null = frozenset(name for name in presence.named - presence.present if schema.column(name) is not None)
+    null = frozenset(name for name in presence.named - columns if schema.column(name) is not None)
     proven = frozenset(presence.numeric)
 
     def read(name: str) -> Iterator[Rows]:
