@@ -14,6 +14,8 @@ from rl_doctor.rules.spans import Breach, above, at, pooled
 from rl_doctor.rules.view import View
 
 _LOGPROBS: Final = ("logprob", "old_logprob", "rollout_logprob", "ref_logprob", "teacher_logprob")
+_OF_ROWS: Final = ("sequences-", "tokens-")
+"""What the names of part files with rows begin with."""
 _ENGINE: Final = frozenset({"rollout_logprob"})
 
 
@@ -183,7 +185,7 @@ def dropped_steps(view: View, _: Limits) -> Iterable[Hit | Skip]:
 @rule(
     "RLD005",
     "unreadable-parts",
-    severity="warning",
+    severity="error",
     cause="A part file was cut short, damaged, or written by a newer version.",
     advice=(
         "Copy the folder again if it was copied; otherwise run with what is left, knowing that it is not all.",
@@ -196,12 +198,15 @@ def unreadable_parts(view: View, _: Limits) -> Iterable[Hit | Skip]:
     """Part files that were left out of the reading.
 
     Every number in the report then comes from the rest, so that sums and counts are too small and a step may look
-    different from what was trained.
+    different from what was trained. It is a warning while some rows could be read, and an error where none could: what is
+    judged then are the numbers that the trainer logged, and nothing of what it trained on.
     """
     parts = view.facts.skipped_parts
     if parts:
         more = "" if len(parts) == 1 else f", and {len(parts) - 1} more"
-        yield _fact(view, "skipped_parts", len(parts), f"left out of the reading: {parts[0]}{more}", "files")
+        bare = not view.facts.sequences and any(part.startswith(_OF_ROWS) for part in parts)
+        text = f"no part with rows could be read: {parts[0]}{more}" if bare else f"left out of the reading: {parts[0]}{more}"
+        yield _fact(view, "skipped_parts", len(parts), text, "files", "error" if bare else "warning")
 
 
 @rule(

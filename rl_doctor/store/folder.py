@@ -32,6 +32,8 @@ from rl_doctor.store.sessions import Group, fallen, gone_on, incomplete, latest,
 
 _BARE: Final = frozenset({"step", "sequence", "stored_length", "rollout_step", "epoch", "minibatch", "microbatch", "rank"})
 """Columns that say where a row belongs, and nothing of what was trained on."""
+
+
 @dataclass(slots=True)
 class Listing:
     """The names in a folder, sorted by what they are."""
@@ -236,7 +238,8 @@ def _require_rows(found: Contents, kept: Sequence[Group], columns: frozenset[str
     if not kept:
         what, otherwise = "rows recorded", "; the recording has ended" if found.info.status == "complete" else " yet"
     told = _why([*_told(_claims(path, found.listing.claims))[1], *found.skipped], otherwise)
-    raise NothingToJudgeError(f"{path}: no {what}{told}")
+    unread = not kept and found.skipped
+    raise (InputError if unread else NothingToJudgeError)(f"{path}: no {what}{told}")
 
 
 def listed(path: Path) -> Listing:
@@ -305,7 +308,8 @@ def _open_parts(found: Contents) -> Iterator[Part]:
 def why_skipped(path: Path, name: PartName, error: InputError) -> str:
     """What is told of a part that is left out."""
     reason = str(error).removeprefix(f"{path}/")
-    return reason if reason.startswith(str(name)) else f"{name}: {reason}"
+    own = (str(name.of(table)).removesuffix(".parquet") for table in layout.TABLES)
+    return reason if reason.startswith(tuple(own)) else f"{name}: {reason}"
 
 
 def _facts(

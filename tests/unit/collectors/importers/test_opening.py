@@ -74,7 +74,9 @@ def test_rows_cannot_be_joined_with_a_log(tmp_path: Path) -> None:
     ("content", "nearest"),
     [
         (b"\x00\x01\x02" * 50, "neither text nor"),
-        (b"hello world\n" * 9, "no line in it has a step"),
+        (b"hello world\n" * 9, "no 3 lines in it have a step"),
+        (b"[2026-01-01] hello world\n" * 9, "no 3 lines in it have a step"),
+        (b"[1, 2, 3]\n" * 9, "begins as JSON"),
         (b"loss=1, kl=2, reward=3\n" * 9, "numbers by name, but no step"),
         (b"{}", "begins as JSON"),
         (b" \n \n", "blanks"),
