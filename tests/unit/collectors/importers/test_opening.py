@@ -95,3 +95,10 @@ def test_what_is_not_recognised_is_told_in_a_short_line(tmp_path: Path, content:
 def test_of_servers_only_those_of_wandb_are_read() -> None:
     with pytest.raises(InputError, match=r"^https://example\.com/x: not recognised: of servers only wandb's runs are read"):
         open_run("https://example.com/x")
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "1e400", "Infinity"])
+def test_what_is_infinite_or_too_large_is_told(tmp_path: Path, value: str) -> None:
+    rows = "".join(f'{{"step": {step}, "reward": {value}, "kl": 0.5, "loss": 0.{step}}}\n' for step in range(1, 9))
+    (tmp_path / "log.jsonl").write_text(rows)
+    assert "infinite, or too large for a number: reward" in open_run(tmp_path / "log.jsonl").facts.notes
