@@ -156,6 +156,20 @@ def test_what_reading_brought_to_light(code: str, changes: dict[str, Any], words
     assert words in result.findings[0].message
 
 
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({"unsorted_steps": 46}, "info"),
+        ({"unsorted_steps": 3}, "info"),
+        ({"unsorted_steps": 2}, "warning"),
+        ({"unsorted_steps": 3, "last_step": 99}, "warning"),
+        ({"unsorted_steps": 46, "repeated_rows": 7}, "warning"),
+    ],
+)
+def test_a_shuffle_is_only_worth_knowing(changes: dict[str, Any], severity: str) -> None:
+    assert {found.severity for found in judge("RLD003", replace(FACTS, **changes)).findings} == {severity}
+
+
 def test_parts_with_rows_of_which_none_could_be_read_are_an_error() -> None:
     facts = replace(FACTS, sequences=0, skipped_parts=("tokens-s0-r0-1.parquet: truncated",))
     assert judge("RLD005", facts).findings[0].severity == "error"

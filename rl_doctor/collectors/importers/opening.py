@@ -90,6 +90,8 @@ def import_log(paths: Sequence[Path], folder: Path, told: RunInfo, kinds: Kinds 
         UsageError: the folder is not empty, or cannot be written.
         InputError, NothingToJudgeError: as in ``open_log``.
     """
+    if not folder.absolute().parent.is_dir():
+        raise UsageError(f"{folder}: cannot write a run there: the folder that it would be in does not exist")
     run = open_log(paths, kinds)
     info = replace(common_info([told, run.info]), status="complete", extra={IMPORTED_MEMBER: list(run.facts.notes)})
     try:
@@ -165,7 +167,7 @@ def _nearest(seen: Sample) -> str:
 
 def _logged(run: Run) -> Imported:
     if run.columns:
-        raise InputError(f"{run.path}: has rows of sequences or tokens; only logs can be joined, check it by itself")
+        raise InputError(f"{run.path}: has rows of sequences or tokens and is no log to import or to join; check it by itself")
     return Imported(run.metrics(), run.info, run.facts.notes)
 
 

@@ -64,6 +64,13 @@ def test_import_overwrites_nothing(tmp_path: Path) -> None:
         import_log([source], tmp_path, RunInfo())
 
 
+def test_an_import_makes_no_folder_above_its_own(tmp_path: Path) -> None:
+    source = state(tmp_path / "state.json", [{"step": 1, "loss": 1.0}])
+    with pytest.raises(UsageError, match="does not exist"):
+        import_log([source], tmp_path / "absent" / "run", RunInfo())
+    assert not (tmp_path / "absent").exists()
+
+
 def test_rows_cannot_be_joined_with_a_log(tmp_path: Path) -> None:
     source = state(tmp_path / "state.json", [{"step": 1, "loss": 1.0}])
     with pytest.raises(InputError, match="has rows of sequences"):
