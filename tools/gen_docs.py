@@ -198,7 +198,9 @@ def _formats() -> str:
         "Logs that `rl-doctor check`, `metrics` and `import` read beside run folders and Parquet. A format is recognised by its "
         "content, never by the name of the file; of several that fit, the one with the surest sign is taken. Values that are no "
         "numbers are left out and named, gaps stay gaps, and of a step that was logged twice (a restart) the last value counts. "
-        "Every text format is read compressed with gzip as well."
+        "Every text format is read compressed with gzip as well. Of any other text, lines with a step and numbers by name are "
+        "read: three numbers or more, or two where no word stands beside them (`[INFO] step=1, loss=0.5, reward=0.3`), in three "
+        "lines or more."
     )
     lines = [_GENERATED, "", "# Formats of logs", "", intro, ""]
     lines += [*table(("format", "name"), [(one.label, f"`{one.name}`") for one in _by_label()]), ""]

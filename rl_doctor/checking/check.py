@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+import numpy as np
+
 from rl_doctor import __version__
 from rl_doctor.analyzer.comparison import Comparison
 from rl_doctor.analyzer.engine import Analysis, analyze
@@ -158,9 +160,10 @@ def judge(measured: Measured, rules: Sequence[Rule], required: tuple[str, ...] =
         reading.info, analysis.series, analysis.missing, run.facts, compared.comparisons, compared.uncompared,
         analysis.estimated, len(compared.comparisons) + len(compared.left.reasons), measured.failed, analysis.tops,
     )  # fmt: skip
-    results = run_rules(rules, view)
-    view = _probed(view, reading, results, None if keep is None else keep.states)
-    causes = diagnose(view, results)
+    with np.errstate(all="ignore"):  # numbers near the largest that there is are data, and nothing to warn of
+        results = run_rules(rules, view)
+        view = _probed(view, reading, results, None if keep is None else keep.states)
+        causes = diagnose(view, results)
     summary = summary_of(run, reading, analysis, measured.blank, compared)
     report = Report(summary, results, __version__, SCHEMA_VERSION, now(), required, diagnosis=causes)
     return Judged(report, view.all_series, view.missing, compared.comparisons, reading.logged, analysis.histograms)

@@ -83,7 +83,7 @@ class Reading:
             if values.size and (values.dtype.kind != "f" or bool(np.isfinite(values).any())):
                 self._finite.add(name)
                 self._blank.discard(name)
-            else:
+            elif values.dtype.kind == "f":
                 self._blank.add(name)
 
     def looked(self) -> tuple[Collection[str], Collection[str]]:

@@ -8,7 +8,7 @@ import sys
 import traceback
 
 from rl_doctor.cli.judging import check_runs
-from rl_doctor.cli.output import fail, silence_stdout
+from rl_doctor.cli.output import check_stdout, fail, silence_stdout, stand_in_for_closed
 from rl_doctor.cli.plain import plain_check
 from rl_doctor.errors import DoctorError
 
@@ -28,23 +28,36 @@ def main(arguments: list[str] | None = None) -> None:
     # what imports allocate is not garbage, so collecting it can wait (a tenth of the whole).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(100_000, 50, 50)
+    stand_in_for_closed()
+    try:
+        _run(arguments)
+    except DoctorError as error:
+        fail(str(error), error.exit_code)
+
+
+def _run(arguments: list[str] | None) -> None:
     try:
         if (asked := plain_check(sys.argv[1:] if arguments is None else arguments)) is not None:
             sys.exit(check_runs(**asked))
         from rl_doctor.cli.app import app
 
         app(args=arguments, prog_name="rl-doctor")
+    except SystemExit:
+        check_stdout()
+        raise
     except KeyboardInterrupt:
         sys.exit(130)
-    except DoctorError as error:
-        fail(str(error), error.exit_code)
+    except DoctorError:
+        raise
     except BrokenPipeError:
         silence_stdout()
         sys.exit(0)
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and an exit code that is not a pass
         if os.environ.get(TRACEBACK_VARIABLE) == "1":
             traceback.print_exc()
-        if isinstance(error, OSError) and error.filename is not None:
+        if isinstance(error, OSError) and error.filename is None:
+            check_stdout("\n")  # help and lists are not written by ``emit``
+        elif isinstance(error, OSError):
             fail(f"{os.fsdecode(error.filename)}: {error.strerror}; check the path, its permissions and the disk", 2)
         fail(
             f"internal error: {type(error).__name__}: {error}; please report it as a bug "

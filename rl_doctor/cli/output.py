@@ -33,8 +33,45 @@ def emit(content: str | bytes) -> None:
     except BrokenPipeError:
         silence_stdout()
     except OSError as error:
+        raise _refused(error) from error
+
+
+def stand_in_for_closed() -> None:
+    """Give a process that was started without standard output or error (``>&-``) streams in their place.
+
+    Output then refuses what is written to it, as a full disk does, and errors go nowhere. It also keeps files that are opened
+    later from being handed these descriptors, which native libraries write to.
+    """
+    for number, name, flags in ((1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
+
+
+def check_stdout(probe: str = "") -> None:
+    """Say so where standard output does not take what was written to it, by whatever part of the program.
+
+    Args:
+        probe: what to write first: an unbuffered stream shows only by it that it takes nothing.
+
+    Raises:
+        UsageError: it does not.
+    """
+    try:
+        sys.stdout.write(probe)
+        sys.stdout.flush()
+    except BrokenPipeError:
         silence_stdout()
-        raise UsageError(f"standard output: cannot write: {error.strerror or error}") from error
+    except OSError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: OSError) -> UsageError:
+    silence_stdout()
+    return UsageError(f"standard output: cannot write: {error.strerror or error}")
 
 
 def encodable(text: str, encoding: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,8 @@ from rl_doctor.rules.spans import Breach, above, at, pooled
 from rl_doctor.rules.view import View
 
 _LOGPROBS: Final = ("logprob", "old_logprob", "rollout_logprob", "ref_logprob", "teacher_logprob")
+_OF_ROWS: Final = ("sequences-", "tokens-")
+"""What the names of part files with rows begin with."""
 _ENGINE: Final = frozenset({"rollout_logprob"})
 
 
@@ -124,15 +127,17 @@ def _fact(view: View, name: str, value: float, message: str, unit: str, severity
         "Check whether a resumed run wrote into the same file, or whether two ranks wrote the same rows.",
         "Sort by step and drop repeated (step, epoch, minibatch, microbatch, rank, uid) before relying on sums and counts.",
     ),
+    limits={"places": 3, "share": 0.25},
     avoids=("several passes over the same samples, which differ in epoch or mini-batch", "sessions of a run folder that overlap"),
     source="rows counted twice weigh twice in every mean",
 )
-def repeated_steps(view: View, _: Limits) -> Iterable[Hit | Skip]:
+def repeated_steps(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     """Rows that repeat the keys of another row, or steps that go backwards in the file.
 
     Repeated rows weigh twice in every mean, and a series whose steps go back may come from two runs in one file. The reader
     counts both while reading; nothing is dropped because of it. Where every row comes equally often in a sorted file, these may
-    be passes over the same samples, and it is only worth knowing.
+    be passes over the same samples, and it is only worth knowing. So it is where the step goes back at ``places`` or more and
+    at ``share`` of the steps or more, and no row is repeated: that is a shuffle, and rows are read by step.
     """
     facts = view.facts
     if facts.repeated_rows:
@@ -143,8 +148,22 @@ def repeated_steps(view: View, _: Limits) -> Iterable[Hit | Skip]:
             text += "; each equally often, as passes over the same samples do when epoch and minibatch are not recorded"
         yield _fact(view, "repeated_rows", facts.repeated_rows, text, "rows", "info" if passes else "warning")
     if facts.unsorted_steps:
-        text = f"the step goes back at {facts.unsorted_steps} places in the file"
-        yield _fact(view, "unsorted_steps", facts.unsorted_steps, text, "rows")
+        yield _unsorted(view, limits)
+
+
+def _unsorted(view: View, limits: Limits) -> Hit:
+    """The finding that steps go back: in few places where files were joined, everywhere where rows were shuffled."""
+    facts, places = view.facts, view.facts.unsorted_steps
+    steps = 1 if facts.first_step is None or facts.last_step is None else facts.last_step - facts.first_step + 1
+    text = f"the step goes back at {places} places in the file"
+    if facts.repeated_rows or places < max(limits["places"], limits["share"] * steps):
+        return _fact(view, "unsorted_steps", places, text, "rows")
+    found = _fact(view, "unsorted_steps", places, f"{text}: rows out of order, read by step", "rows", "info")
+    return replace(
+        found,
+        cause="The rows are not in the order of their steps, as a shuffle leaves them.",
+        advice=("Nothing has to be done; sort by step for readers that go by the order of the rows.",),
+    )
 
 
 @rule(
@@ -183,7 +202,7 @@ def dropped_steps(view: View, _: Limits) -> Iterable[Hit | Skip]:
 @rule(
     "RLD005",
     "unreadable-parts",
-    severity="warning",
+    severity="error",
     cause="A part file was cut short, damaged, or written by a newer version.",
     advice=(
         "Copy the folder again if it was copied; otherwise run with what is left, knowing that it is not all.",
@@ -196,12 +215,15 @@ def unreadable_parts(view: View, _: Limits) -> Iterable[Hit | Skip]:
     """Part files that were left out of the reading.
 
     Every number in the report then comes from the rest, so that sums and counts are too small and a step may look
-    different from what was trained.
+    different from what was trained. It is a warning while some rows could be read, and an error where none could: what is
+    judged then are the numbers that the trainer logged, and nothing of what it trained on.
     """
     parts = view.facts.skipped_parts
     if parts:
         more = "" if len(parts) == 1 else f", and {len(parts) - 1} more"
-        yield _fact(view, "skipped_parts", len(parts), f"left out of the reading: {parts[0]}{more}", "files")
+        bare = not view.facts.sequences and any(part.startswith(_OF_ROWS) for part in parts)
+        text = f"no part with rows could be read: {parts[0]}{more}" if bare else f"left out of the reading: {parts[0]}{more}"
+        yield _fact(view, "skipped_parts", len(parts), text, "files", "error" if bare else "warning")
 
 
 @rule(

@@ -16,6 +16,7 @@ from rl_doctor.rules.view import View
 
 _TRAINED = "numerics.nonfinite."
 _STORED = "numerics.nonfinite_stored."
+_UNKNOWN = "numerics.unknown."
 _SCALARS = (
     "optim.grad_norm", "policy.loss_total", "policy.loss_pg", "reward.mean", "policy.entropy", "ref.kl_k3", "policy.kl_old_k3",
     "policy.kl_old_k1", "policy.ratio_mean", "adv.mean", "optim.learning_rate", "ref.kl", "ref.kl_k1", "policy.kl_old",
@@ -107,7 +108,7 @@ class _Break:
 @rule(
     "RLD601", "non-finite",
     severity="error",
-    optional=("numerics.", *_SCALARS),
+    optional=("numerics.", "mask.empty_frac", *_SCALARS),
     cause="An overflow or an undefined operation (exp of a large log-ratio, log of 0, 0/0 in a normalisation) in the "
     "first number named.",
     advice=(
@@ -132,7 +133,8 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     Every recorded token column is counted at the tokens trained on and at the other stored tokens; scalars count as they
     are. A column that is NaN everywhere counts as not recorded, which is a warning for what the loss is made of; in a
     recording, where what was not handed over is not written, it is an error for logprob and advantage. An infinite reward is
-    an error, a NaN beside other rewards a warning. NaN at
+    an error, a NaN beside other rewards a warning, and so is a null at trained tokens of what the loss is made of: a null is
+    not known to be NaN, and breaks nothing. NaN at
     trained tokens or in a scalar is an error (a warning in a column that the update need not read); outside the mask only it
     is a warning, and info if the gradient norm is known to stay finite: harmless as long as the trainer selects, and not if
     it multiplies by the mask. So is a logged number that breaks on single steps and is finite on each next one: weights that
@@ -143,12 +145,15 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     del limits
     blank = [name for name in _in_loss(view) if _blank(view, name)]
     told = blank if view.info.sessions else []
+    if not view.facts.tokens and view.get("mask.empty_frac") is not None:
+        told = [*_in_loss(view)]  # the mask is 0 everywhere, which empty-mask tells: there was no token to store a value of
     if empty := [name for name in (*_in_loss(view), "reward") if name in view.facts.empty_columns and name not in told]:
         yield _empty(view, empty)
     infinite = _infinite_reward(view)
     if infinite is not None:
         yield infinite
     yield from _without_reward(view)
+    yield from _unknown(view)
     names = [name for name in view.all_series if name.startswith((_TRAINED, _STORED)) and name != _LEFT_OUT]
     scalars = [name for name in _SCALARS if name in view.all_series and len(view.all_series[name])]
     if blank:  # what is computed from a column without numbers says nothing of the training
@@ -159,7 +164,7 @@ def non_finite(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         yield lacking(view, "policy.entropy", *_SCALARS)
         return
     broken = [found for name in names if name.startswith(_TRAINED) and (found := _broken_column(view, name)) is not None]
-    broken += [found for name in scalars if (found := _broken_scalar(view.all_series[name])) is not None]
+    broken += [found for name in scalars if (found := _broken_scalar(_of_known(view, name))) is not None]
     if broken:
         yield _first(view, broken)
     if blank:
@@ -226,6 +231,35 @@ def _without_reward(view: View) -> Iterator[Hit]:
         advice=("Look at the responses without a reward: a verifier that failed, 0/0 on an empty answer, a missing label.",),
         suspect="reward-missing",
     )
+
+
+def _unknown(view: View) -> Iterator[Hit]:
+    """Columns of the loss that are null at some of the trained tokens."""
+    for column in _in_loss(view):
+        series = view.get(_UNKNOWN + column)
+        if series is None or not series.values.any():
+            continue
+        bad = series.values > 0
+        number, of, steps = int(series.values.sum()), int(series.counts.sum()), series.steps[bad]
+        yield Hit(
+            f"{column} is null at {number} of {of} trained tokens, from step {steps[0]} on ({int(bad.sum())} of {len(series)} "
+            "steps)",
+            "warning",
+            (Evidence(_UNKNOWN + column, int(steps[0]), int(steps[-1]), float(number), None, 0.0, "tokens", of),),
+            cause="It was not recorded for these tokens; what is computed from it is not known at these steps.",
+            unchecked=("whether it is NaN or missing: pandas writes both as null",),
+            advice=("Write NaN as NaN (with pyarrow, not pandas), and null only where nothing is known.",),
+        )
+
+
+def _of_known(view: View, name: str) -> Series:
+    """A scalar; one that is computed from tokens without the steps at which some of these are null."""
+    series = view.all_series[name]
+    if logged(series):
+        return series
+    gaps = [found for key, found in view.all_series.items() if key.startswith(_UNKNOWN)]
+    steps = [found.steps[found.values > 0] for found in gaps]
+    return series.where(~np.isin(series.steps, np.concatenate(steps))) if steps else series
 
 
 def _in_loss(view: View) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rl_doctor.errors import InputError
 from rl_doctor.schema import MISSING_INT, ROLES, Column
 from rl_doctor.store import buffers
+from rl_doctor.store.unknown import UNKNOWN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +113,7 @@ def _float(array: pa.Array, column: Column) -> NDArray[Any]:
         found = buffers.values(array).astype(column.dtype, copy=False)
     if not array.null_count:
         return found
-    filled: NDArray[Any] = np.where(buffers.validity(array), found, np.asarray(np.nan, found.dtype))
+    filled: NDArray[Any] = np.where(buffers.validity(array), found, UNKNOWN.astype(found.dtype))
     return filled
 
 

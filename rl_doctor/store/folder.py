@@ -25,7 +25,7 @@ from rl_doctor.store.metric_log import MetricLog
 from rl_doctor.store.part import Part, PartFragment
 from rl_doctor.store.part_index import PartIndex
 from rl_doctor.store.plan import Segment, rows_in_order, windows_of
-from rl_doctor.store.presence import Presence, require_values
+from rl_doctor.store.presence import MASK, Presence, require_values
 from rl_doctor.store.rows import Rows
 from rl_doctor.store.run import Run
 from rl_doctor.store.sessions import Group, fallen, gone_on, incomplete, latest, told_of_sessions
@@ -193,8 +193,10 @@ def run_of(found: Contents, left_out: Collection[int] = (), before: Mapping[int,
     order = found.order.without(left_out)
     kept, overlap, fragments, segments = order.groups, order.notes, order.fragments, order.segments
     columns = frozenset(name for name in presence.present if schema.column(name) is not None)
+    if MASK in presence.named and not any(segment.tokens for segment in segments):
+        columns |= {MASK}  # recorded, and 0 everywhere: no position was worth keeping
     _require_rows(found, kept, columns)
-    null = frozenset(name for name in presence.named - presence.present if schema.column(name) is not None)
+    null = frozenset(name for name in presence.named - columns if schema.column(name) is not None)
     proven = frozenset(presence.numeric)
 
     def read(name: str) -> Iterator[Rows]:
@@ -236,7 +238,8 @@ def _require_rows(found: Contents, kept: Sequence[Group], columns: frozenset[str
     if not kept:
         what, otherwise = "rows recorded", "; the recording has ended" if found.info.status == "complete" else " yet"
     told = _why([*_told(_claims(path, found.listing.claims))[1], *found.skipped], otherwise)
-    raise NothingToJudgeError(f"{path}: no {what}{told}")
+    unread = not kept and found.skipped
+    raise (InputError if unread else NothingToJudgeError)(f"{path}: no {what}{told}")
 
 
 def listed(path: Path) -> Listing:
@@ -305,7 +308,8 @@ def _open_parts(found: Contents) -> Iterator[Part]:
 def why_skipped(path: Path, name: PartName, error: InputError) -> str:
     """What is told of a part that is left out."""
     reason = str(error).removeprefix(f"{path}/")
-    return reason if reason.startswith(str(name)) else f"{name}: {reason}"
+    own = (str(name.of(table)).removesuffix(".parquet") for table in layout.TABLES)
+    return reason if reason.startswith(tuple(own)) else f"{name}: {reason}"
 
 
 def _facts(

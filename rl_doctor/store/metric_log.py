@@ -28,9 +28,11 @@ class MetricLog:
     Attributes:
         points: (name, split) -> steps int64 ``[n]``, strictly increasing, and values float64 ``[n]``; the split is "train" or
             "eval".
+        without_number: native names under which something was logged, and never a number: they still tell what was trained.
     """
 
     points: Mapping[tuple[str, str], Points] = field(default_factory=dict)
+    without_number: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> MetricLog:
@@ -50,7 +52,7 @@ class MetricLog:
         for key, (steps, values) in later.points.items():
             before = points.get(key, _NOTHING)
             points[key] = ordered(np.concatenate([before[0], steps]), np.concatenate([before[1], values]))
-        return MetricLog(points)
+        return MetricLog(points, self.without_number | later.without_number)
 
     def __len__(self) -> int:
         return sum(len(steps) for steps, _ in self.points.values())
@@ -73,7 +75,8 @@ class MetricLog:
     def until(self, step: int) -> MetricLog:
         """What was logged at steps up to ``step``."""
         cut = {key: int(np.searchsorted(steps, step, side="right")) for key, (steps, _) in self.points.items()}
-        return MetricLog({key: (self.points[key][0][:size], self.points[key][1][:size]) for key, size in cut.items() if size})
+        points = {key: (self.points[key][0][:size], self.points[key][1][:size]) for key, size in cut.items() if size}
+        return MetricLog(points, self.without_number)
 
     def records(self) -> Iterator[Record]:
         """Every value, by increasing step."""

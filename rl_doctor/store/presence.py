@@ -17,6 +17,9 @@ _TELLING: Final = frozenset({"response_length", "finish_reason", "turns", "token
 """Columns without NaN that rules can judge on their own."""
 
 
+MASK: Final = "response_mask"
+
+
 class Presence:
     """Collects from footers which columns are not null everywhere, and which have a value that is not NaN.
 

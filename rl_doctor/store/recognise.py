@@ -31,7 +31,7 @@ from rl_doctor.store.metrics_json import metrics_from_json
 from rl_doctor.store.parquet_file import ParquetInput
 from rl_doctor.store.part import open_metrics, read_metrics
 from rl_doctor.store.plan import Opened, rows_in_order, windows_of
-from rl_doctor.store.presence import Presence, require_values
+from rl_doctor.store.presence import MASK, Presence, require_values
 from rl_doctor.store.rows import Rows, is_token
 from rl_doctor.store.run import Run
 from rl_doctor.store.run_file import open_lists
@@ -49,6 +49,8 @@ def open_file(source: ParquetInput, *, with_critic: bool = True) -> Run:
     presence = Presence()
     presence.add(source.file.metadata, source.schema)
     names = {name: found for name, found in resolution.found.items() if found in presence.present or name == "step"}
+    if MASK in resolution.found and not any(map(is_token, names)) and _has_lists(source, resolution.found[MASK]):
+        names[MASK] = resolution.found[MASK]  # 0 everywhere, so that no position was worth keeping
     if "step" not in resolution.found:
         shown = ", ".join(source.schema.names[:12])
         raise NothingToJudgeError(f"{where}: no column 'step' among {shown}; add the optimizer step of each row")
@@ -67,6 +69,14 @@ def open_file(source: ParquetInput, *, with_critic: bool = True) -> Run:
     else:
         opened = open_lists(source, names)
     return _run(source, names, opened, (resolution, presence), described)
+
+
+def _has_lists(source: ParquetInput, name: str) -> bool:
+    """Whether a column of lists has one, be it empty: to a footer an empty list is a null."""
+    if not is_list(source.schema.field(name).type):
+        return False
+    groups = range(source.row_groups)
+    return any(piece.column(0).null_count < piece.num_rows for group in groups for piece in source.stream(group, [name], 4096))
 
 
 def _run(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rl_doctor import schema
 from rl_doctor.frozen import frozen
+from rl_doctor.store.unknown import UNKNOWN
 
 
 @frozen(eq=False)
@@ -85,7 +86,7 @@ def missing_values(name: str, size: int) -> NDArray[Any]:
         return np.zeros(size, np.bool_)
     if column.dtype in schema.MISSING_INT:
         return np.full(size, schema.MISSING_INT[column.dtype], column.dtype)
-    return np.full(size, np.nan, column.dtype)
+    return np.full(size, UNKNOWN, column.dtype)
 
 
 def concatenate(parts: Sequence[Rows]) -> Rows:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rl_doctor import open_run
+from rl_doctor import demo, open_run
 
+HEALTHY = Path(demo.__file__).parent / "healthy.parquet"
 SCRIPT = """
 import sys
 import numpy as np
@@ -48,11 +49,18 @@ def test_two_processes_that_open_a_folder_at_once_both_record(tmp_path: Path) ->
     assert not list(folder.glob("*.tmp"))
 
 
-@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no full device")
-def test_a_full_standard_output_is_one_line() -> None:
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "rl_doctor", "rules"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False
-        )
+PRINTING = [["rules"], ["--help"], ["--version"], ["check", "RUN"], ["watch", "RUN"], ["explain", "RLD601"]]
+
+
+@pytest.mark.parametrize("words", PRINTING, ids=lambda words: words[0])
+@pytest.mark.parametrize("target", [">/dev/full", ">&-"])
+def test_a_standard_output_that_takes_nothing_is_one_line(words: list[str], target: str) -> None:
+    if target == ">/dev/full" and not Path("/dev/full").is_char_device():
+        pytest.skip("there is no full device")
+    called = [sys.executable, "-m", "rl_doctor", *(str(HEALTHY) if word == "RUN" else word for word in words)]
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {target}', "sh", *called], stderr=subprocess.PIPE, text=True, timeout=120, check=False
+    )
     assert done.returncode == 2
-    assert done.stderr.splitlines() == ["rl-doctor: error: standard output: cannot write: No space left on device"]
+    why = "No space left on device" if target == ">/dev/full" else "Bad file descriptor"
+    assert done.stderr.splitlines() == [f"rl-doctor: error: standard output: cannot write: {why}"]

@@ -156,6 +156,27 @@ def test_what_reading_brought_to_light(code: str, changes: dict[str, Any], words
     assert words in result.findings[0].message
 
 
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({"unsorted_steps": 46}, "info"),
+        ({"unsorted_steps": 3}, "info"),
+        ({"unsorted_steps": 2}, "warning"),
+        ({"unsorted_steps": 3, "last_step": 99}, "warning"),
+        ({"unsorted_steps": 46, "repeated_rows": 7}, "warning"),
+    ],
+)
+def test_a_shuffle_is_only_worth_knowing(changes: dict[str, Any], severity: str) -> None:
+    assert {found.severity for found in judge("RLD003", replace(FACTS, **changes)).findings} == {severity}
+
+
+def test_parts_with_rows_of_which_none_could_be_read_are_an_error() -> None:
+    facts = replace(FACTS, sequences=0, skipped_parts=("tokens-s0-r0-1.parquet: truncated",))
+    assert judge("RLD005", facts).findings[0].severity == "error"
+    (found,) = judge("RLD005", replace(facts, skipped_parts=("metrics-s0-r0-1.parquet: truncated",))).findings
+    assert found.severity == "warning"
+
+
 def test_an_open_last_step_is_normal_until_the_run_is_closed() -> None:
     facts = replace(FACTS, incomplete_steps=(9,))
     assert judge("RLD004", facts, status="running").outcome == "passed"

@@ -90,7 +90,8 @@ def identify(info: RunInfo, log: MetricLog, *, rows: bool = False) -> RunInfo:
         return info
     known = trainer_of(info, names)
     find = lookup(log)
-    algorithm = info.algorithm or _algorithm(known, names, find, rows=rows)
+    bare = frozenset(map(plain, log.without_number))
+    algorithm = info.algorithm or _algorithm(known, names, bare, find, rows=rows)
     trainer = info.trainer or (None if known is None else known.name)
     version = info.trainer_version
     if bounds_of(version) == Bounds() and find_trainer(trainer) is known:
@@ -142,7 +143,8 @@ def in_doubt(info: RunInfo, names: Collection[str]) -> tuple[str, ...]:
     )
 
 
-def _algorithm(known: Trainer | None, names: Collection[str], find: Lookup, *, rows: bool) -> str | None:
+def _algorithm(known: Trainer | None, names: Collection[str], bare: Collection[str], find: Lookup, *, rows: bool) -> str | None:
+    """The algorithm by the ``names`` of numbers; those that are ``bare`` of any speak against supervised training."""
     if known is not None:
         kinds = known.kinds.items()
         by_names = next((kind for kind, marks in kinds if any(together(mark, names) for mark in marks)), None)
@@ -155,7 +157,7 @@ def _algorithm(known: Trainer | None, names: Collection[str], find: Lookup, *, r
         return "orpo"
     if preference:
         return "dpo"
-    if any(_OF_A_POLICY.search(name) for name in names):
+    if any(_OF_A_POLICY.search(name) for name in (*names, *bare)):
         return None
     tables = (general(),) if known is None else (names_of(known.name), general())
     telling = {metric for table in tables for name in names for _, _, metric in table.find(name) if metric is not None}

@@ -162,7 +162,7 @@ def _merged(logs: Sequence[MetricLog]) -> MetricLog:
                 points[key] = (steps, values)
             else:
                 points[key] = ordered(np.concatenate([before[0], steps]), np.concatenate([before[1], values]))
-    return MetricLog(points)
+    return MetricLog(points, frozenset().union(*(log.without_number for log in logs)))
 
 
 def _doubts(first: str, one: MetricLog, second: str, two: MetricLog) -> list[str]:

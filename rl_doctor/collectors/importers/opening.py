@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from rl_doctor.collectors.importers.joining import common_info, join, of_two_runs
-from rl_doctor.collectors.importers.pairs_console import numbers_without_step
+from rl_doctor.collectors.importers.pairs_console import is_lines, numbers_without_step
 from rl_doctor.collectors.importers.parquet_history import is_history
 from rl_doctor.collectors.importers.registry import ADDRESS, Imported, Sample, find, part_of, sample
 from rl_doctor.errors import InputError, NothingToJudgeError, SeveralRunsError, UsageError
@@ -90,6 +90,8 @@ def import_log(paths: Sequence[Path], folder: Path, told: RunInfo, kinds: Kinds 
         UsageError: the folder is not empty, or cannot be written.
         InputError, NothingToJudgeError: as in ``open_log``.
     """
+    if not folder.absolute().parent.is_dir():
+        raise UsageError(f"{folder}: cannot write a run there: the folder that it would be in does not exist")
     run = open_log(paths, kinds)
     info = replace(common_info([told, run.info]), status="complete", extra={IMPORTED_MEMBER: list(run.facts.notes)})
     try:
@@ -156,16 +158,16 @@ def _nearest(seen: Sample) -> str:
     text = seen.text.lstrip()
     if not text.strip():
         return ": neither text nor a known binary file" if seen.head.strip() else ": nothing but blanks"
-    if text.startswith(("{", "[")):
+    if text.startswith(("{", "[")) and not is_lines(text):
         return ": it begins as JSON, but holds no records of numbers"
     if numbers_without_step(text):
         return ": its lines have numbers by name, but no step; write step=N in each"
-    return ": no line in it has a step and numbers by name"
+    return ": no 3 lines in it have a step and 2 or more numbers by name (step=1 loss=0.5 kl=0.01)"
 
 
 def _logged(run: Run) -> Imported:
     if run.columns:
-        raise InputError(f"{run.path}: has rows of sequences or tokens; only logs can be joined, check it by itself")
+        raise InputError(f"{run.path}: has rows of sequences or tokens and is no log to import or to join; check it by itself")
     return Imported(run.metrics(), run.info, run.facts.notes)
 
 

@@ -33,13 +33,18 @@ _PLAIN: Final = when_used(
 )
 """Names and numbers with nothing but a blank between: ``iter 10: loss 4.25, time 120.00ms, mfu 31.20%``."""
 _FEWEST: Final = 3
-"""Numbers by name from which a line is a record, and lines from which a text is a log."""
+"""Numbers by name from which a line is a record, whatever else is in it, and lines from which a text is a log."""
+_FEWEST_ALONE: Final = 2
+"""Numbers by name from which a line is a record that has no word beside them behind its step."""
+_WORD: Final = when_used(r"[^\W\d_]")
+_JSON: Final = when_used(r"\s*(?:$|[{<]|\[(?![^\[\]{}\"\n]*\][ \t]*[^\s,\]]))")
+"""What a text begins with that is JSON or HTML; a date or a level in brackets with text behind it is neither."""
 _LONGEST: Final = 20_000
 
 
 def _recognises(sample: Sample) -> Fit:
     text = seen(sample)
-    if text.lstrip()[:1] in ("", "{", "[", "<"):
+    if not is_lines(text):
         return Fit.NO
     steps: dict[tuple[str, ...], set[tuple[int | None, int]]] = {}
     for line in text.split("\n"):
@@ -51,6 +56,11 @@ def _recognises(sample: Sample) -> Fit:
     return Fit.NO
 
 
+def is_lines(text: str) -> bool:
+    """Whether a text is lines of words, and not JSON, HTML or nothing."""
+    return not _JSON.match(text)
+
+
 @importer(
     "text-log",
     "text lines with a step and numbers by name",
@@ -59,7 +69,10 @@ def _recognises(sample: Sample) -> Fit:
     last=True,
 )
 def read(path: Path) -> Imported:
-    """Read every line that has a step and at least three numbers; names that stand in a single line are left out."""
+    """Read every line that has a step and at least three numbers by name, or two and no word beside them.
+
+    Names that stand in a single line are left out.
+    """
     reader = _Reader()
     rows = list(reader.rows(path))
     often = Counter(name for row in rows for name in row.values)
@@ -92,7 +105,8 @@ def _record(line: str) -> _Record | None:
     plain = None if drawn else _PLAIN.fullmatch(line[found.end() :])
     pairs = _PAIR.findall(text) if plain is None else _PLAIN_PAIR.findall(line[found.end() :].lstrip(": "))
     values = {name: value for name, value in pairs if name.lower() not in ("epoch", "step", "it", "eta")}
-    if len(values) < (_FEWEST if plain is None else 2):
+    alone = plain is not None or not (drawn or _WORD.search(_PAIR.sub("", line[found.end() :])))
+    if len(values) < (_FEWEST_ALONE if alone else _FEWEST):
         return None
     epoch = _EPOCH.search(before)
     steps = as_count(found[2]) if found[2] else None

@@ -13,7 +13,7 @@ from rl_doctor.collectors.importers.row_steps import STANDING
 from rl_doctor.store.metric_log import split_of
 from rl_doctor.store.step_axis import plain_name, step_names
 
-COUNTED: Final = "no row has a step: rows are counted from 1"
+COUNTED: Final = "no row has a step to go by: rows are counted from 1"
 """What is said of a log without steps."""
 _PROGRESS: Final = frozenset({"epoch", "train_epoch", "num_tokens", "num_input_tokens_seen", "total_flos"})
 """Plain names of what rows of an evaluation hold as well."""

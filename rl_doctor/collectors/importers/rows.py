@@ -152,7 +152,8 @@ def assemble_points(points: Mapping[str, Points], steps: NDArray[np.float64], te
     made = _Making(np.where(known, steps, 0).astype(np.int64), known & filled, path)
     log = {(name, split_of(name)): made.points(name, *found) for name, found in points.items() if known[found[0]].any()}
     names = {name for name, _ in log}
-    return Assembled(MetricLog(log), (*notes, *made.notes(), *_texts(set(texts) - names)))
+    bare = frozenset(texts) - names
+    return Assembled(MetricLog(log, bare), (*notes, *made.notes(), *_texts(bare)))
 
 
 class _Making:
@@ -165,6 +166,7 @@ class _Making:
         self._repeated: list[NDArray[np.int64]] = []
         self._averaged: dict[str, float] = {}
         self._overflown: set[str] = set()
+        self._infinite: set[str] = set()
 
     def points(self, name: str, at: NDArray[np.int64], values: NDArray[np.float64]) -> Points:
         """One series: of values at the same step the last, or their mean where each step has several in a row."""
@@ -174,6 +176,8 @@ class _Making:
         if over.any():
             values = np.where(over, np.copysign(np.inf, values), values)
             self._overflown.add(name)
+        elif np.isinf(values).any():
+            self._infinite.add(name)
         forward = steps[1:] > steps[:-1]
         if bool(forward.all()):
             return steps, values
@@ -198,6 +202,8 @@ class _Making:
         """What there is to say of the steps, and of values that are none."""
         if self._overflown:
             yield f"beyond the range of float32, counted as infinite: {_shown(self._overflown)}"
+        if self._infinite:
+            yield f"infinite, or too large for a number: {_shown(self._infinite)}"
         if self._averaged:
             most = max(self._averaged.values())
             yield f"about {most:,.0f} rows per step (samples or micro-batches): their mean counts"

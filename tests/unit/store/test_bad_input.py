@@ -104,6 +104,12 @@ def hand_made(**columns: Any) -> Callable[[Path], Path]:
     return make
 
 
+def folder_of_torn_parts(path: Path) -> Path:
+    record(path / "run", [rows(1, [2])])
+    (path / "run" / "tokens-s1-r0-0.parquet").write_bytes(b"PAR1")
+    return path / "run"
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -116,6 +122,7 @@ def hand_made(**columns: Any) -> Callable[[Path], Path]:
         (broken_footer, ["damaged"]),
         (text, ["not a Parquet file", "to_parquet"]),
         (empty_folder, ["not a run folder"]),
+        (folder_of_torn_parts, ["no rows recorded", "tokens-s1-r0-0.parquet", "cut short"]),
         (folder_of_files, ["not a run folder", "run.parquet"]),
         (broken_run_json, ["run.json", "not valid JSON"]),
         (newer_folder, ["schema version", "newer"]),
@@ -170,12 +177,6 @@ def folder_without_parts(path: Path) -> Path:
     return path / "run"
 
 
-def folder_of_torn_parts(path: Path) -> Path:
-    record(path / "run", [rows(1, [2])])
-    (path / "run" / "tokens-s1-r0-0.parquet").write_bytes(b"PAR1")
-    return path / "run"
-
-
 def folder_of_nan(path: Path) -> Path:
     nan = np.full(2, np.nan, np.float32)
     record(path / "run", [rows(1, [2], logprob=nan)])
@@ -187,7 +188,6 @@ def folder_of_nan(path: Path) -> Path:
     [
         (no_rows, ["no row"]),
         (folder_without_parts, ["no rows recorded"]),
-        (folder_of_torn_parts, ["no rows recorded", "tokens-s1-r0-0.parquet", "cut short"]),
         (folder_of_nan, ["nothing but NaN", "logprob"]),
         (hand_made(colour=["red", "blue"]), ["nothing known", "colour"]),
         (hand_made(logprob=[[math.nan], [math.nan, math.nan]]), ["nothing but NaN", "logprob"]),

@@ -182,8 +182,8 @@ def test_torn_parts_are_left_out_and_named(tmp_path: Path) -> None:
     named = {text.split(":")[0] for text in run.facts.skipped_parts}
     assert named == {
         "sequences-s1-r0-0.parquet",
-        "sequences-s1-r0-1.parquet",
-        "sequences-s1-r0-2.parquet",
+        "tokens-s1-r0-1.parquet",
+        "tokens-s1-r0-2.parquet",
         "tokens-s1-r0-3.parquet",
         "metrics-s1-r0-0.parquet",
     }

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from rl_doctor import open_run
 from rl_doctor.analyzer.dialects.recognise import identify
+from rl_doctor.analyzer.logged import Logged
 from rl_doctor.schema import RunConfig, RunInfo
 from rl_doctor.store.metric_log import MetricLog
 from tests.unit.analyzer.dialects.logs import LOGS, STEPS, log, meanings, read, varied
@@ -105,3 +110,12 @@ def test_a_share_that_is_right_comes_before_a_reward() -> None:
     assert "eval/reward" in found.unknown
     parts = {"eval_rewards/format/mean": 1.0, "eval_rewards/task_reward/mean": 1.0}
     assert meanings(read({"reward": 0.5, "eval_reward": 0.75, **parts}))["val.mean_at_n"] == [0.75] * STEPS
+
+
+def test_names_of_a_policy_that_hold_no_number_are_no_supervised_training(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    rows = [{"step": step, "reward": "high", "kl": "n/a", "loss": 0.5, "grad_norm": 1.0 + step} for step in range(9)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    run = open_run(file)
+    assert Logged(run.metrics(), run.info).info.algorithm is None
+    assert "no numbers, left out: kl, reward" in run.facts.notes

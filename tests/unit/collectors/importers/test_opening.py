@@ -64,6 +64,13 @@ def test_import_overwrites_nothing(tmp_path: Path) -> None:
         import_log([source], tmp_path, RunInfo())
 
 
+def test_an_import_makes_no_folder_above_its_own(tmp_path: Path) -> None:
+    source = state(tmp_path / "state.json", [{"step": 1, "loss": 1.0}])
+    with pytest.raises(UsageError, match="does not exist"):
+        import_log([source], tmp_path / "absent" / "run", RunInfo())
+    assert not (tmp_path / "absent").exists()
+
+
 def test_rows_cannot_be_joined_with_a_log(tmp_path: Path) -> None:
     source = state(tmp_path / "state.json", [{"step": 1, "loss": 1.0}])
     with pytest.raises(InputError, match="has rows of sequences"):
@@ -74,7 +81,9 @@ def test_rows_cannot_be_joined_with_a_log(tmp_path: Path) -> None:
     ("content", "nearest"),
     [
         (b"\x00\x01\x02" * 50, "neither text nor"),
-        (b"hello world\n" * 9, "no line in it has a step"),
+        (b"hello world\n" * 9, "no 3 lines in it have a step"),
+        (b"[2026-01-01] hello world\n" * 9, "no 3 lines in it have a step"),
+        (b"[1, 2, 3]\n" * 9, "begins as JSON"),
         (b"loss=1, kl=2, reward=3\n" * 9, "numbers by name, but no step"),
         (b"{}", "begins as JSON"),
         (b" \n \n", "blanks"),
@@ -93,3 +102,10 @@ def test_what_is_not_recognised_is_told_in_a_short_line(tmp_path: Path, content:
 def test_of_servers_only_those_of_wandb_are_read() -> None:
     with pytest.raises(InputError, match=r"^https://example\.com/x: not recognised: of servers only wandb's runs are read"):
         open_run("https://example.com/x")
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "1e400", "Infinity"])
+def test_what_is_infinite_or_too_large_is_told(tmp_path: Path, value: str) -> None:
+    rows = "".join(f'{{"step": {step}, "reward": {value}, "kl": 0.5, "loss": 0.{step}}}\n' for step in range(1, 9))
+    (tmp_path / "log.jsonl").write_text(rows)
+    assert "infinite, or too large for a number: reward" in open_run(tmp_path / "log.jsonl").facts.notes

@@ -31,6 +31,24 @@ def test_lines_in_many_forms(tmp_path: Path, line: str) -> None:
     assert importer_of(tmp_path, text) == ("text-log", Fit.CONTAINER)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2026-01-01 10:00:00] step {step}: loss=0.5 reward={reward} kl=0.001",
+        "[INFO] step={step}, loss=0.5, reward={reward}",
+        "[rank0] [INFO] step={step} | loss=0.5 | reward={reward} | kl=0.001",
+        "step={step} reward={reward} loss=0.5",
+        "{step} - step: {step}, reward: {reward}, loss: 0.5",
+    ],
+)
+def test_what_begins_with_a_bracket_and_what_has_two_numbers(tmp_path: Path, line: str) -> None:
+    text = "".join(line.format(step=step, reward=-step / 4) + "\n" for step in (10, 20, 30))
+    assert importer_of(tmp_path, text) == ("text-log", Fit.CONTAINER)
+    run = opened(tmp_path, text)
+    assert values(run, "reward") == {10: -2.5, 20: -5.0, 30: -7.5}
+    assert values(run, "loss") == {10: 0.5, 20: 0.5, 30: 0.5}
+
+
 def test_steps_that_begin_anew_with_each_epoch_are_counted_on(tmp_path: Path) -> None:
     text = "".join(
         f"Epoch {epoch}, Step {step}/2, Actor Loss: {epoch + step / 10}, Mean Reward: 0.5, Mean Len: 12\n"
@@ -60,6 +78,8 @@ def test_what_a_progress_bar_has_behind_it(tmp_path: Path) -> None:
         "f(step=1, a=2)\n" * 9,
         '{"step": 1, "loss": 1, "a": 2, "b": 3}\n' * 3,
         "<p>step 1 a: 1 b: 2 c: 3</p>\n<p>step 2 a: 1 b: 2 c: 3</p>\n<p>step 3 a: 1 b: 2 c: 3</p>\n",
+        '[\n{"step": 1, "loss": 1, "a": 2, "b": 3},\n{"step": 2, "loss": 1, "a": 2, "b": 3}\n]\n',
+        "".join(f"step {step}: saved to disk (files: 3, size: 12) before going on\n" for step in range(9)),
         "step 7, a: 1, b: 2, c: 3\n" * 5,
     ],
 )

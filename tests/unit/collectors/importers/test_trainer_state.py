@@ -38,7 +38,10 @@ def test_rows_of_training_and_evaluation_and_words_for_numbers(tmp_path: Path) -
     assert math.isnan(values(run, "loss")[10])
     assert values(run, "grad_norm")[5] == 0.5
     assert values(run, "eval_reward", "eval") == {5: 0.5}
-    assert run.facts.notes == ("read as trainer_state.json of Hugging Face's Trainer",)
+    assert run.facts.notes == (
+        "read as trainer_state.json of Hugging Face's Trainer",
+        "infinite, or too large for a number: reward",
+    )
     native = run.info.config.native
     assert native is not None
     assert (native["logging_steps"], native["train_batch_size"], native["max_steps"]) == (5, 2, 100)
