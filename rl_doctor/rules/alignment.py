@@ -307,13 +307,10 @@ def _shifted(view: View, prefix: str, who: str, breach: Breach, limits: Limits, 
     steps = breach.series.steps[breach.marked]
     lags, share = at(view.get(prefix + "lag"), steps), at(view.get(prefix + "lag_share"), steps)
     lag = 0 if lags is None else int(np.median(lags.values))
-    same = (
-        share is not None
-        and pooled(share) >= limits["global"]
-        and lags is not None
-        and bool((lags.values == lag).mean() > limits["global"])
-    )
-    where = f"by {lag:+d} positions" if same else "by offsets that differ from row to row"
+    alike = share is not None and pooled(share) >= limits["global"]
+    same = alike and lags is not None and bool((lags.values == lag).mean() > limits["global"])
+    varied = "by offsets that differ from step to step" if alike else "by offsets that differ from row to row"
+    where = f"by {lag:+d} positions" if same else varied
     cause = None if same else "Columns are cut by the wrong row's lengths: the offset varies with prompt or padding."
     level = breach.value
     if same and level < limits["half"]:

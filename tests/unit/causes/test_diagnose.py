@@ -27,8 +27,10 @@ def declare(name: str, explains: tuple[str, ...], *signs: Sign, leads_to: tuple[
     cause(name, f"label of {name}", explains=explains, leads_to=leads_to, signs=signs, advice=("a",), source="s", doc="d")
 
 
-def finding(name: str, first: int = 10, last: int = 20, severity: Severity = "error", suspect: str = "") -> Finding:
-    shown = (Evidence("x", first, last, 1.0),)
+def finding(
+    name: str, first: int = 10, last: int = 20, severity: Severity = "error", suspect: str = "", rows: float | None = None
+) -> Finding:
+    shown = (Evidence("x" if rows is None else "mismatch.shifted_frac", first, last, 1.0 if rows is None else rows),)
     return Finding(f"RLD{len(name):03d}", name, severity, f"{name} found", shown, f"{name} says why", ("do",), suspect=suspect)
 
 
@@ -108,6 +110,21 @@ def test_what_follows_is_folded_and_what_began_before_is_not() -> None:
     first, second = diagnose(view(), results)
     assert (second.name, [item.name for item in second.followed_by]) == ("stale", ["saturated"])
     assert (first.name, first.cause) == ("flat", "flat says why")
+
+
+def test_a_cause_in_few_rows_swallows_no_finding_in_all_of_them() -> None:
+    declare("unfilled", ("bb",), found("bb", "zeros"), found("bb", "zeros"), leads_to=("a",))
+    declare("shifted", ("a",), found("a", "shifted"), leads_to=("bb",))
+    (entry,) = diagnose(view(), [result(finding("a", rows=1.0)), result(finding("bb", rows=0.05))])
+    assert (entry.name, [item.name for item in entry.followed_by]) == ("shifted", ["bb"])
+    (entry,) = diagnose(view(), [result(finding("a", rows=0.1)), result(finding("bb", rows=0.05))])
+    assert (entry.name, [item.name for item in entry.followed_by]) == ("unfilled", ["a"])
+
+
+def test_findings_in_far_more_rows_are_told_apart() -> None:
+    declare("unfilled", ("bb",), found("bb", "zeros"), leads_to=EVERYTHING)
+    told = diagnose(view(), [result(finding("a", rows=1.0)), result(finding("bb", rows=0.05))])
+    assert sorted(entry.name for entry in told) == ["a", "unfilled"]
 
 
 def test_everything_after_it_may_follow() -> None:
