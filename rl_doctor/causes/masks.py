@@ -156,6 +156,19 @@ cause(
     another order. A mask that is too wide only adds tokens.""",
 )  # fmt: skip
 
+_HEAD: Final = "mask.missing_head_frac"
+
+
+@sign("their first tokens are left out too", _HEAD, "mask.beyond_length_frac", role="against")
+def _first_tokens_too(scene: Scene) -> Look:
+    """That the mask is shifted; recordings without lengths begin at the first token that is trained, and cannot tell."""
+    share = scene.value(_HEAD)
+    unknown = scene.missing(_HEAD) if math.isnan(share) else scene.missing("mask.beyond_length_frac") if share == 0.0 else ()
+    if math.isnan(share) or unknown:
+        return Look(None, _first_tokens_too.words, None, unknown)
+    return Look(share > 0.05, f"{100 * share:.3g}% of the stretches leave out their first tokens")
+
+
 cause(
     "mask-ends-late",
     "the mask ends some tokens too late",
@@ -172,12 +185,10 @@ cause(
             "the rows that train padding train {} tokens of it", role="typical",
         ),
         _nearly_all("needed"),
-        measured(
-            "mask.missing_head_frac", over(0.05), "their first tokens are left out too",
-            "{}% of the stretches leave out their first tokens", role="against", scale=100,
-        ),
+        _first_tokens_too,
     ),
     advice=(
+        "Print token, mask and rollout_logprob of a short response: if its first token is not trained, the mask is shifted.",
         "Look at the comparison that builds the mask: position < length keeps the tokens of the response, <= one more.",
         "Check whether the length counts an EOS that the tokens do not have.",
     ),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rl_doctor.analyzer.series import Series
+from rl_doctor.analyzer.states import Top
 from rl_doctor.causes import registry
 from rl_doctor.causes.diagnose import diagnose, wanted
 from rl_doctor.causes.registry import EVERYTHING, Look, Sign, cause
@@ -210,3 +211,9 @@ def test_two_causes_that_lead_to_each_other_are_told_by_their_weight() -> None:
     declare("two", ("bb",), found("bb", "seen"), leads_to=("a",))
     (entry,) = diagnose(view(), [result(finding("a", severity="warning")), result(finding("bb"))])
     assert (entry.name, [item.name for item in entry.followed_by]) == ("two", ["a"])
+
+
+def test_passes_over_one_sequence_are_one_sample() -> None:
+    top = Top(((60.0, 7, "1-24"), (60.0, 9, "1-24"), (59.0, 8, None)), 3)
+    made = View(RunInfo(config=RunConfig()), {}, {}, tops={"repeat.rows": ((1, top),)})
+    assert [(item.sequence, item.uid) for item in made.samples("repeat.rows", 1, 1)] == [(7, "1-24"), (8, None)]
