@@ -156,6 +156,35 @@ cause(
     another order. A mask that is too wide only adds tokens.""",
 )  # fmt: skip
 
+cause(
+    "token-ids-of-other-rows",
+    "token_id belongs to other rows than the mask and the logprobs",
+    explains=("mask-covers-padding",),
+    leads_to=(
+        *IN_LOSS, "mask-misses-eos", "stop-without-eos", "looping-responses", "duplicate-samples", "observation-in-loss",
+        "written-tokens-untrained",
+    ),
+    signs=(
+        found("mask-covers-padding", "by the token ids padding is trained on", suspect="token-ids-of-other-rows"),
+        measured(
+            "mask.padding_sampled_frac", over(0.5), "the engine sampled something there",
+            "the engine gave a logprob at {}% of what is padding by the ids", scale=100,
+        ),
+        measured(
+            "mask.stop_open_frac", over(0.3), "where no padding stands the end token is missing",
+            "{}% of the responses that stopped and have no padding do not end by EOS", scale=100,
+        ),
+    ),
+    advice=(
+        "Find the step that orders rows (balancing, dynamic batches, a filter) and move token_id in it too.",
+        "If logprob agrees with rollout_logprob, the loss has the right ids: those that are recorded, or decoded, are the wrong ones.",
+    ),
+    source="reproduced by moving the token ids by one row",
+    doc="""Mask, lengths and logprobs agree with each other, and the ids do not: where a row got a shorter one it ends in padding,
+    of which the engine has logprobs, and where it got a longer one its end token is missing. A mask that is wrong covers padding
+    of which the engine knows nothing.""",
+)  # fmt: skip
+
 _HEAD: Final = "mask.missing_head_frac"
 
 
