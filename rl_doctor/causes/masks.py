@@ -177,7 +177,8 @@ cause(
     ),
     advice=(
         "Find the step that orders rows (balancing, dynamic batches, a filter) and move token_id in it too.",
-        "If logprob agrees with rollout_logprob, the loss has the right ids: those that are recorded, or decoded, are the wrong ones.",
+        ("If logprob agrees with rollout_logprob, the loss has the right ids: those that are recorded, or decoded, are the wrong "
+        "ones."),
     ),
     source="reproduced by moving the token ids by one row",
     doc="""Mask, lengths and logprobs agree with each other, and the ids do not: where a row got a shorter one it ends in padding,

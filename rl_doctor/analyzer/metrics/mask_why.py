@@ -127,10 +127,9 @@ _SAMPLED: Final = ("response_mask", "token_id", "finish_reason", "rollout_logpro
 
 @reduction(zero=Sums(), needs=_SAMPLED)
 def _sampled_padding(batch: Batch) -> Sums:
-    """Of rows that stopped: trained tokens after the first of the padding that closes them, for which the engine gave a logprob;
-    of those that no padding closes the ones that do not end by EOS.
+    """Rows that stopped: tokens that the engine sampled after the first of the padding that closes them; those that end openly.
 
-    An engine stops once, so that it sampled none of these tokens. A broken policy that writes nothing but padding never stops.
+    The first are counted of the trained tokens there, the second, without EOS, of the rows that no padding closes. An engine stops once, so that it sampled none of these tokens. A broken policy that writes nothing but padding never stops.
     """
     pad, ends = batch.info.pad_token_id, batch.info.eos_token_ids
     rows = real_rows(batch) & (batch.columns["finish_reason"] == "stop") & (batch.lengths > 1)
@@ -154,7 +153,8 @@ metric(
     "engine gave a logprob: there the row's token ids are not those that were sampled.",
 )  # fmt: skip
 metric(
-    "mask.stop_open_frac", _sampled_padding, mean, part=1, unit="1", source="an engine that stops at EOS returns it as the last token",
+    "mask.stop_open_frac", _sampled_padding, mean, part=1, unit="1",
+    source="an engine that stops at EOS returns it as the last token",
     formula="share_i[last stored token no EOS], i stopped by itself, last stored token no padding",
     doc="Of the rows that stopped by themselves and that no padding closes, the share that does not end by an EOS.",
 )  # fmt: skip
