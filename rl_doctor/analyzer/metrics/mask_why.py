@@ -129,7 +129,8 @@ _SAMPLED: Final = ("response_mask", "token_id", "finish_reason", "rollout_logpro
 def _sampled_padding(batch: Batch) -> Sums:
     """Rows that stopped: tokens that the engine sampled after the first of the padding that closes them; those that end openly.
 
-    The first are counted of the trained tokens there, the second, without EOS, of the rows that no padding closes. An engine stops once, so that it sampled none of these tokens. A broken policy that writes nothing but padding never stops.
+    The first are counted of the trained tokens there, the second, without EOS, of the rows that no padding closes. An engine
+    stops once, so that it sampled none of these tokens. A broken policy that writes nothing but padding never stops.
     """
     pad, ends = batch.info.pad_token_id, batch.info.eos_token_ids
     rows = real_rows(batch) & (batch.columns["finish_reason"] == "stop") & (batch.lengths > 1)
