@@ -225,6 +225,7 @@ metric(
     mean,
     unit="1",
     source=_SOURCE,
+    version=2,
     formula="share over stored t[m = [rollout_logprob is known]]",
     doc="Share of tokens that are trained exactly if the engine gave a logprob for them, in rows that hold both kinds. Trained "
     "tokens at 0 count where the trainer's logprob is below -.05: else the token may be certain.",
