@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
+from rl_doctor.causes.reach import too_many
 from rl_doctor.causes.registry import EVERYTHING, Cause, Look, Role, causes
 from rl_doctor.causes.scene import Scene
 from rl_doctor.frozen import frozen
@@ -150,7 +151,8 @@ def _precedes(one: _Candidate, other: _Candidate, slack: float) -> bool:
     """Whether all that ``other`` explains follows from ``one``, and not the other way round."""
     mine, theirs = ({finding.name for finding in candidate.own} for candidate in (one, other))
     leads = one.cause.leads_to == EVERYTHING or theirs <= set(one.cause.leads_to)
-    back = mine <= set(other.cause.leads_to)
+    leads = leads and not any(too_many((finding,), one.own) for finding in other.own)
+    back = mine <= set(other.cause.leads_to) and not any(too_many((finding,), other.own) for finding in one.own)
     serious = one.pointed or any(finding.severity != "info" for finding in one.own)
     return leads and not back and not mine & theirs and serious and one.onset <= other.onset + slack
 
@@ -172,6 +174,7 @@ def _entry(
         if finding not in own
         and finding.suspect not in alone - {best.cause.name}
         and (best.cause.leads_to == EVERYTHING or finding.name in best.cause.leads_to)
+        and not too_many((finding,), best.own)
         and (finding.first_step is None or finding.first_step >= after)
     )
     follows = tuple(sorted(follows, key=lambda finding: -math.inf if finding.first_step is None else finding.first_step))

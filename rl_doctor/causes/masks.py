@@ -157,6 +157,49 @@ cause(
 )  # fmt: skip
 
 cause(
+    "token-ids-of-other-rows",
+    "token_id belongs to other rows than the mask and the logprobs",
+    explains=("mask-covers-padding",),
+    leads_to=(
+        *IN_LOSS, "mask-misses-eos", "stop-without-eos", "looping-responses", "duplicate-samples", "observation-in-loss",
+        "written-tokens-untrained",
+    ),
+    signs=(
+        found("mask-covers-padding", "by the token ids padding is trained on", suspect="token-ids-of-other-rows"),
+        measured(
+            "mask.padding_sampled_frac", over(0.5), "the engine sampled something there",
+            "the engine gave a logprob at {}% of what is padding by the ids", scale=100,
+        ),
+        measured(
+            "mask.stop_open_frac", over(0.3), "where no padding stands the end token is missing",
+            "{}% of the responses that stopped and have no padding do not end by EOS", scale=100,
+        ),
+    ),
+    advice=(
+        "Find the step that orders rows (balancing, dynamic batches, a filter) and move token_id in it too.",
+        ("If logprob agrees with rollout_logprob, the loss has the right ids: those that are recorded, or decoded, are the wrong "
+        "ones."),
+    ),
+    source="reproduced by moving the token ids by one row",
+    doc="""Mask, lengths and logprobs agree with each other, and the ids do not: where a row got a shorter one it ends in padding,
+    of which the engine has logprobs, and where it got a longer one its end token is missing. A mask that is wrong covers padding
+    of which the engine knows nothing.""",
+)  # fmt: skip
+
+_HEAD: Final = "mask.missing_head_frac"
+
+
+@sign("their first tokens are left out too", _HEAD, "mask.beyond_length_frac", role="against")
+def _first_tokens_too(scene: Scene) -> Look:
+    """That the mask is shifted; recordings without lengths begin at the first token that is trained, and cannot tell."""
+    share = scene.value(_HEAD)
+    unknown = scene.missing(_HEAD) if math.isnan(share) else scene.missing("mask.beyond_length_frac") if share == 0.0 else ()
+    if math.isnan(share) or unknown:
+        return Look(None, _first_tokens_too.words, None, unknown)
+    return Look(share > 0.05, f"{100 * share:.3g}% of the stretches leave out their first tokens")
+
+
+cause(
     "mask-ends-late",
     "the mask ends some tokens too late",
     explains=("mask-covers-padding",),
@@ -172,12 +215,10 @@ cause(
             "the rows that train padding train {} tokens of it", role="typical",
         ),
         _nearly_all("needed"),
-        measured(
-            "mask.missing_head_frac", over(0.05), "their first tokens are left out too",
-            "{}% of the stretches leave out their first tokens", role="against", scale=100,
-        ),
+        _first_tokens_too,
     ),
     advice=(
+        "Print token, mask and rollout_logprob of a short response: if its first token is not trained, the mask is shifted.",
         "Look at the comparison that builds the mask: position < length keeps the tokens of the response, <= one more.",
         "Check whether the length counts an EOS that the tokens do not have.",
     ),

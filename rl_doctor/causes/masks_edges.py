@@ -101,10 +101,20 @@ _UNTRAINED: Final = measured(
     "mask.written_untrained_frac", over(0.0), "tokens that the policy wrote are not trained",
     "{}% of what the policy wrote is not trained", scale=100,
 )  # fmt: skip
-_INSTEAD: Final = measured(
-    "mask.observation_edge_frac", over(0.0), "tokens of others are trained instead",
-    "{}% of the trained tokens of others lie at edges", role="against", scale=100,
-)  # fmt: skip
+_OTHERS: Final = ("mask.observation_edge_frac", "mask.padding_after_end_frac")
+
+
+@sign("tokens of others, or padding, are trained instead", *_OTHERS, role="against")
+def _instead(scene: Scene) -> Look:
+    edge, padding = (scene.value(name) for name in _OTHERS)
+    if math.isnan(edge) and math.isnan(padding):
+        return Look(None, _instead.words, None, scene.missing(*_OTHERS))
+    if padding > 0.05:
+        return Look(there=True, text=f"{padding:.1%} of the responses that ended train padding instead")
+    if edge > 0.0:
+        return Look(there=True, text=f"{edge:.1%} of the trained tokens of others lie at edges")
+    return Look(there=False, text="neither padding nor tokens of others at edges are trained instead")
+
 
 cause(
     "mask-begins-late",
@@ -121,7 +131,7 @@ cause(
             "mask.missing_tail_frac", under(_EDGE), "last tokens are not",
             "{}% of the stretches leave out their last tokens", scale=100,
         ),
-        _INSTEAD,
+        _instead,
         _UNTRAINED,
     ),
     advice=(
@@ -142,7 +152,7 @@ cause(
     signs=(
         found("mask-edge-off", "the mask begins late or ends early"),
         found("mask-misses-eos", "the EOS of responses is not trained", role="against"),
-        _INSTEAD,
+        _instead,
         _UNTRAINED,
     ),
     advice=(

@@ -37,7 +37,9 @@ def _gradient_too(scene: Scene) -> Look:
     if series is None or not len(series):
         return Look(None, "the gradient is not finite either", None, ("grad_norm",))
     bad = [int(step) for step, value in zip(series.steps, series.values, strict=True) if not math.isfinite(value)]
-    return Look(bool(bad), f"the gradient norm is not finite at {len(bad)} of {len(series)} steps", bad[0] if bad else None)
+    if not bad:
+        return Look(there=False, text=f"the gradient norm is finite at all {len(series)} steps")
+    return Look(there=True, text=f"the gradient norm is not finite at {len(bad)} of {len(series)} steps", step=bad[0])
 
 
 @sign("the gradient norm is finite", "optim.grad_norm", role="typical")
@@ -176,10 +178,30 @@ cause(
 cause(
     "padding-overflows", "exp is taken at padding, where logprob and old_logprob do not belong together",
     explains=("exponent-overflow", "non-finite"), leads_to=EVERYTHING,
-    signs=(found("exponent-overflow", "log-ratios at stored positions reach the overflow"), _gradient_too),
+    signs=(
+        found("exponent-overflow", "log-ratios outside the mask are near the overflow of exp, or beyond it",
+              suspect="padding-overflows"),
+        _gradient_too,
+    ),
     advice=("Select before exp, or put 0 for the log-ratio outside the mask.",),
     source="public report: 8 of 14 runs died so, without a precursor in the scalars",
     doc="""The loss is finite until the step at which the gradient is not. This is the only sign before.""",
+)  # fmt: skip
+cause(
+    "trained-ratios-overflow", "the log-ratio of trained tokens is so large that its exp overflows, or nearly",
+    explains=("exponent-overflow",), leads_to=("non-finite",),
+    signs=(
+        found("exponent-overflow", "log-ratios of trained tokens are near the overflow of exp, or beyond it",
+              suspect="trained-ratios-overflow"),
+        _gradient_too,
+    ),
+    advice=(
+        "Find out why logprob and old_logprob are so far apart there: other rows, another policy, an update that went too far.",
+        "Clamp the log-ratio before exp until then.",
+    ),
+    source="arithmetic: exp(88.8) is infinite in float32 and bfloat16",
+    doc="""Such tokens are trained, so that no mask helps: old_logprob gives them no chance at all, and they were sampled all the
+    same.""",
 )  # fmt: skip
 cause(
     "column-without-numbers", "columns of the recording hold no number at any trained token",

@@ -57,7 +57,16 @@ def _shifted(scene: Scene) -> Look:
     lag = scene.value("ref.lag")
     if not math.isfinite(lag):
         return Look(None, "the reference's logprobs agree at another offset", None, scene.missing("ref.lag"))
-    return Look(lag != 0.0, f"logprob and ref_logprob agree at an offset of {lag:.3g}")
+    if lag == 0.0:
+        return Look(there=False, text="at no other offset do logprob and ref_logprob agree")
+    return Look(there=True, text=f"logprob and ref_logprob agree at an offset of {lag:.3g}")
+
+
+@sign("nor at another offset", "ref.lag")
+def _nowhere(scene: Scene) -> Look:
+    seen = _shifted.look(scene)
+    return replace(seen, there=None if seen.there is None else not seen.there,
+                   text=_nowhere.words if seen.there is None else seen.text)  # fmt: skip
 
 
 cause(
@@ -102,7 +111,7 @@ cause(
         _LARGE,
         measured("ref.corr", under(0.3), "policy and reference have nothing in common",
                  "the correlation of the two logprobs is {}"),
-        measured("ref.lag", lambda value: value == 0.0, "nor at another offset", "rows agree at an offset of {}"),
+        _nowhere,
     ),
     advice=(
         "Check the order of rows, the chat template and the weights of the reference pass on one row.",

@@ -18,10 +18,11 @@ _SLOPE: Final = measured(
 )
 _ALIKE: Final = measured("mismatch.corr", over(0.95), "the two are almost copies", "their correlation is {}")
 _CONFIGURED: Final = configured(
-    "temperature", lambda value: value != 1.0, "the sampler's temperature is not 1", "the sampler's temperature is {}",
+    "temperature", lambda value: value != 1.0, "the configured temperature is not 1", "the configured temperature is {}",
     role="typical",
 )  # fmt: skip
 _DIVIDE: Final = "Divide the trainer's logits by the sampler's temperature in every pass that yields logprobs."
+_CHECK: Final = "Then check that the slope is 1.00."
 _PROCESSED: Final = "Ask the engine for processed logprobs (after temperature), or compare with untempered ones on both sides."
 _ISSUES: Final = "public trainer issues; the mean of exp(d) is 1 for any trainer if the recorded logprob is the sampler's"
 
@@ -38,12 +39,44 @@ cause(
         _CONFIGURED,
         found("tokens-contradict-entropy", "tokens and entropy of the policy contradict each other", role="typical"),
     ),
-    advice=(_DIVIDE, "Then check that the slope is 1.00."),
+    advice=(
+        _DIVIDE,
+        "Where the run does not say which temperature is configured, look first at what the engine is asked for.",
+        _CHECK,
+    ),
     source=_ISSUES,
     doc="""The loss optimises a policy that is not the one that samples: ratios and importance weights are wrong at every token.
 
     An engine that reports logprobs from before the temperature looks the same but for one number: the mean of exp(trainer -
-    rollout) is 1 only if the engine reports what it sampled from. Outdated weights and precision scatter around the slope 1.""",
+    rollout) is 1 only if the engine reports what it sampled from. An engine that does not sample at the configured temperature
+    looks the same as well, where that is 1. Outdated weights and precision scatter around the slope 1.""",
+)  # fmt: skip
+
+cause(
+    "engine-at-other-temperature",
+    "the engine samples at another temperature than the configured one",
+    explains=(_TEMPERATURE,),
+    leads_to=_FOLLOWS,
+    signs=(
+        _SLOPE,
+        _ALIKE,
+        honest(),
+        found(_TEMPERATURE, "the trainer's logprobs are a stretched copy", suspect="engine-at-other-temperature"),
+        found("tokens-contradict-entropy", "tokens and entropy of the policy contradict each other", role="typical"),
+    ),
+    advice=(
+        ("Print the sampling parameters of a request as the engine gets them: a default of the server or of the model's "
+        "generation_config may stand in for the configured temperature."),
+        "If that temperature is meant, configure it, so that the trainer divides its logits by it too.",
+        "If the engine's is as configured, look in the trainer for a temperature that is not.",
+        _CHECK,
+    ),
+    source=_ISSUES,
+    doc="""The engine reports what it sampled from: the mean of exp(trainer - rollout) is 1. With a configured temperature of 1 a
+    trainer that leaves it out is right, so the engine's is another one; with one on the other side of 1 than the slope the engine
+    leaves it out.
+
+    The loss optimises a policy that is not the one that samples: ratios and importance weights are wrong at every token.""",
 )  # fmt: skip
 
 cause(

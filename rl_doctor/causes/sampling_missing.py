@@ -75,11 +75,29 @@ cause(
     leads_to=_FOLLOWS,
     signs=(
         found(_IMPOSSIBLE, "rollout_logprob is above 0 at trained tokens", suspect="placeholder-among-logprobs"),
-        measured("data.rollout_logprob_positive_frac", under(0.5), "only a part of it is", "{}% of it are above 0", scale=100.0),
+        measured(
+            "data.rollout_logprob_positive_frac",
+            under(0.5),
+            "only a part of it is",
+            "{}% of the rollout logprobs are above 0, over all these steps",
+            scale=100.0,
+        ),
     ),
     advice=("Look at the code that fills rollout_logprob where tokens are masked or missing: 1 is no logprob.", _FILL),
     source="public trainer issues: masked tokens were set to 1",
     doc="""A probability above 1. Where such tokens are trained on, their ratios are wrong by the placeholder's exponential.""",
+)
+
+cause(
+    "logprob-noise-above-zero",
+    "logprobs of nearly certain tokens lie slightly above 0: numeric noise of log_softmax",
+    explains=(_IMPOSSIBLE,),
+    leads_to=(),
+    signs=(found(_IMPOSSIBLE, "logprobs exceed 0 by less than .001 nat", suspect="logprob-noise-above-zero"),),
+    advice=("Nothing: ratios and KL are off by as little. Clip such numbers to 0 where something takes them for an error.",),
+    source="log_softmax subtracts numbers of the size of the logits, and keeps their rounding",
+    doc="""Where the policy is nearly certain of its tokens their logprob is smaller than the rounding of the logits, so that some
+    exceed 0 by it. A placeholder, a sign or half precision exceed 0 by far more.""",
 )
 
 cause(

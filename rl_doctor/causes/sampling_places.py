@@ -22,6 +22,8 @@ from rl_doctor.causes.signs import measured, over, sign, under
 _SCORE: Final = "Score one row that is off and one that is not, alone and unpadded, with engine and trainer."
 _SOURCE: Final = "public trainer issues"
 _FOLLOWS: Final = (*CONSEQUENCES, "kl-grows-with-padding", "wrong-reference")
+_NO_ROW: Final = 0.05
+_MANY: Final = 0.3
 _CALM: Final = calm_rows("typical", many=True)
 
 
@@ -104,9 +106,18 @@ def _same_level(scene: Scene) -> Look:
     return Look(abs(gap) < 0.3, f"in the rows that are off the trainer's mean logprob is {gap:+.2f} nat from the engine's")
 
 
+@sign("all rows are off, or the others agree", "mismatch.rows_calm_frac", role="typical")
+def _all_or_some(scene: Scene) -> Look:
+    share = scene.value("mismatch.rows_calm_frac")
+    if math.isnan(share):
+        return Look(None, _all_or_some.words, None, scene.missing("mismatch.rows_calm_frac"))
+    few = share < _NO_ROW
+    return Look(few or share > _MANY, "all rows are off" if few else f"{share:.0%} of the rows agree within .03 nat a token")
+
+
 cause(
     "rollout-logprobs-of-other-rows",
-    "in some rows the engine's logprobs are those of other rows",
+    "the engine's logprobs are those of other rows",
     explains=GAP,
     leads_to=(*_FOLLOWS, "missing-rollout-logprob", "mismatch-within-response", "unlawful-rollout-logprob"),
     signs=(
@@ -114,14 +125,15 @@ cause(
         measured("mismatch.off_corr", under(0.3), "in these rows the two do not correlate, at no offset up to 3",
                  "in the rows that are off they correlate with {}"),
         _same_level,
-        calm_rows("typical", many=True),
+        _all_or_some,
     ),
     advice=(
         "Compare the order of rows before and after every sort, filter and balance step: all columns must move together.",
         "Look for the rollout_logprob of one of these rows in the other rows of its step.",
     ),
     source="Reproduced by exchanging the rollout logprobs of rows",
-    doc="""Each number is a lawful logprob and stands in another row: the two columns are unrelated there and equally large.
+    doc="""Each number is a lawful logprob and stands in another row, in all rows or in some: the two columns are unrelated there
+    and equally large.
 
     Where a row is longer than the one whose logprobs it got, its end is filled with 0.""",
 )  # fmt: skip

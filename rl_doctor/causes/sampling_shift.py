@@ -11,7 +11,7 @@ from rl_doctor.causes.signs import found, measured, over, under
 _SHIFT: Final = "logprob-misaligned"
 _FOLLOWS: Final = (
     *CONSEQUENCES, "stale-old-logprob", "missing-rollout-logprob", "temperature-mismatch", "observation-in-loss",
-    "mismatch-within-response", "kl-below-zero",
+    "mismatch-within-response", "kl-below-zero", "unfilled-logprob", "exponent-overflow",
 )  # fmt: skip
 _SOURCE: Final = "public trainer issues; a shift keeps the mean log-ratio near 0, only the correlation at another offset shows it"
 _SHARE: Final = "mismatch.shifted_frac"
@@ -66,8 +66,8 @@ cause(
     leads_to=_FOLLOWS,
     signs=(
         found(_SHIFT, "rows agree at different offsets", suspect="columns-cut-by-row"),
-        measured(_ONE, under(0.95), "the rows' offsets differ", "{}% of the shifted rows share one offset", scale=100.0,
-                 role="typical"),
+        measured(_ONE, under(0.95), "the rows' offsets differ", "{}% of the shifted rows of a step share one offset",
+                 scale=100.0, role="typical"),
         _AS_COPIES,
     ),
     advice=("Cut both columns by the row's own prompt length and padding, not by the batch's.", _BY_HAND),

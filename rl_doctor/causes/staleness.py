@@ -24,6 +24,7 @@ _FOLLOWS: Final = (
     "ratio-saturation", "kl-spike", "kl-runaway", "rollout-trainer-mismatch", "inert-ratio", "reward-flatline", "grad-norm-spike",
     "grad-vanished", "stale-samples-uncorrected", "update-cut-short", "mismatch-before-explosion", "truncated-sampling-mismatch",
     "unlawful-rollout-logprob", "coarse-logprob", "mismatch-in-some-rows", "kl-below-zero", "tokens-contradict-entropy",
+    "exponent-overflow",
 )  # fmt: skip
 _OFF: Final = measured("mismatch.first_k3", over(2e-5), "before any update the ratio is not 1", "before any update k3 is {} nat")
 _FOUND: Final = found(_RULE, "logprob and old_logprob, or the engine, are different policies")
@@ -84,7 +85,7 @@ cause(
     "old-logprob-of-another-policy",
     "old_logprob is not from the policy that is trained",
     explains=(_RULE,),
-    leads_to=_FOLLOWS,
+    leads_to=(*_FOLLOWS, "logprob-misaligned"),
     signs=(_FOUND, _SATURATED, nearest("typical", *_NEW)),
     advice=(
         "Score one batch twice with the same weights and compare: if the passes differ, it is not the weights.",
@@ -161,11 +162,11 @@ cause(
     "old-logprobs-of-other-rows",
     "old_logprob is that of other rows",
     explains=(_RULE,),
-    leads_to=(*_FOLLOWS, "mismatch-within-response"),
+    leads_to=(*_FOLLOWS, "mismatch-within-response", "logprob-misaligned"),
     signs=(
         _FOUND, _OFF, unrelated("needed"),
         same_level,
-        found("logprob-misaligned", "they agree at another position", role="against"),
+        found("logprob-misaligned", "they agree at another position", suspect="trainer-passes-shifted", role="against"),
         repeats_reference("against"),
     ),
     advice=(
@@ -174,7 +175,9 @@ cause(
     ),
     source="Reproduced by exchanging the old logprobs of rows",
     doc="""Each number is a lawful logprob and stands in another row: the two columns are unrelated and equally large, in all
-    rows or in some. Dropout and outdated weights leave them related, as the same tokens are hard for both.""",
+    rows or in some. Dropout and outdated weights leave them related, as the same tokens are hard for both.
+
+    Rows that repeat the same few tokens may then agree at another offset, by chance.""",
 )  # fmt: skip
 
 cause(

@@ -193,6 +193,7 @@ _TOO_MUCH: Final = (
     "kl-spike", "kl-runaway", "grad-norm-spike", "grad-vanished", "entropy-collapse", "entropy-explosion", "reward-drift",
     "reward-flatline", "update-cut-short", "kl-penalty-dominates", "length-explosion", "length-truncation", "duplicate-samples",
     "zero-variance-groups", "near-zero-variance-groups", "reward-variance-shift", "reward-hacking-suspected", "non-finite",
+    "exponent-overflow",
 )  # fmt: skip
 _OUTSIDE: Final = found(_SATURATED, "many ratios lie outside the clip range")
 _OLD: Final = measured(

@@ -15,6 +15,7 @@ _FOLLOWS: Final = (
     "kl-penalty-dominates", "mismatch-before-explosion", "stale-samples-uncorrected",
     "update-cut-short", "grad-vanished", "tokens-contradict-entropy", "missing-rollout-logprob", "mismatch-within-response",
     "non-finite", "reward-drift", "entropy-collapse", "sudden-collapse",
+    "exponent-overflow",
 )  # fmt: skip
 
 cause(

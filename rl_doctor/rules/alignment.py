@@ -48,6 +48,7 @@ _LAG: Final = ("shifted_frac", "lag", "lag_share", "lag_corr", "short_lag")
     limits={"honest": 4.0, "mild": 0.05, "alike": 0.9},
     cause="Rollout and trainer use different sampling temperatures.",
     advice=(
+        "Compare the temperature that the engine is really asked for with the configured one.",
         "Divide the trainer's logits by the sampler's temperature in every pass that yields logprobs.",
         "Ask the engine for processed logprobs (after temperature), or compare with untempered ones on both sides.",
         "Then check that the slope is 1.00.",
@@ -71,11 +72,13 @@ def temperature_mismatch(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     stretches), with a correlation that leaves no room for noise; with samples of older weights nothing is said then. Less than
     ``mild`` is a warning.
 
-    The mean of exp(d), d = trainer - rollout, tells whose number is wrong: 1 within ``honest`` standard errors means that the
-    engine reports what it sampled from, so the trainer's temperature is off; above 1 that the engine reports raw logprobs, so
-    perhaps only the comparison (and any importance weight) is wrong. The same test runs on logprob against old_logprob of the
-    first mini-batch: two passes of the trainer with different temperatures. Where one rank holds the difference, nothing is said
-    here: mismatch-by-part tells.
+    The mean of exp(d), d = trainer - rollout, tells whose number is wrong: above 1 the engine reports raw logprobs, so perhaps
+    only the comparison (and any importance weight) is wrong; 1 within ``honest`` standard errors means that the engine reports
+    what it sampled from. Then config.temperature tells which of the two is off: where the slope leaves 1 to its side, the trainer
+    leaves it out; where it is 1, or on the other side, a trainer that left it out would agree, and the engine samples at another
+    temperature than is configured. Where it is not known, the trainer is suspected. The same test runs on logprob against
+    old_logprob of the first mini-batch: two passes of the trainer with different temperatures. Where one rank holds the
+    difference, nothing is said here: mismatch-by-part tells.
 
     Limits: the slope depends on the shape of the logits, so it signals a temperature and does not measure it.
     """
@@ -128,7 +131,7 @@ def _tempered(view: View, found: Bins, limits: Limits) -> Iterator[Hit]:
     mean, error = found.mean("exp_mean", marked), found.exp_error(marked)
     evidence = tuple(found.evidence(name, marked, limit) for name, limit in (("slope", 1.0), ("corr", 0.95), ("exp_mean", 1.0)))
     temperature = view.config.temperature
-    known = "" if temperature is None or temperature == 1.0 else f" (the sampler's temperature is {temperature:g})"
+    known = "" if temperature is None else f" (the configured temperature is {temperature:g})"
     if found.prefix == FIRST:
         message = (
             f"logprob follows old_logprob with slope {slope:.2f} (correlation {corr:.3f}) before any update {found.when(marked)}"
@@ -150,6 +153,13 @@ def _tempered(view: View, found: Bins, limits: Limits) -> Iterator[Hit]:
     elif mean + limits["honest"] * error < 1.0:
         suspect = "temperature-and-truncation-differ"
         cause = "Rollout and trainer use different sampling temperatures, and the engine also cuts the tail (top-p or top-k)."
+    elif temperature is not None and temperature > 0.0 and math.log(slope) * math.log(temperature) <= 0.0:
+        suspect = "engine-at-other-temperature"
+        cause = (
+            f"The engine samples at a lower temperature than the configured {temperature:g}, at which the trainer computes."
+            if slope < 1.0
+            else f"The engine samples at a higher temperature than the configured {temperature:g}, at which the trainer computes."
+        )
     else:
         suspect = "trainer-lacks-temperature"
         cause = "The trainer computes logprobs at another temperature than the sampler's, usually without it."
@@ -297,13 +307,10 @@ def _shifted(view: View, prefix: str, who: str, breach: Breach, limits: Limits, 
     steps = breach.series.steps[breach.marked]
     lags, share = at(view.get(prefix + "lag"), steps), at(view.get(prefix + "lag_share"), steps)
     lag = 0 if lags is None else int(np.median(lags.values))
-    same = (
-        share is not None
-        and pooled(share) >= limits["global"]
-        and lags is not None
-        and bool((lags.values == lag).mean() > limits["global"])
-    )
-    where = f"by {lag:+d} positions" if same else "by offsets that differ from row to row"
+    alike = share is not None and pooled(share) >= limits["global"]
+    same = alike and lags is not None and bool((lags.values == lag).mean() > limits["global"])
+    varied = "by offsets that differ from step to step" if alike else "by offsets that differ from row to row"
+    where = f"by {lag:+d} positions" if same else varied
     cause = None if same else "Columns are cut by the wrong row's lengths: the offset varies with prompt or padding."
     level = breach.value
     if same and level < limits["half"]:

@@ -32,7 +32,10 @@ _ENGINE: Final = frozenset({"rollout_logprob"})
         "Look at the code that fills the column: placeholders of masked or missing tokens must not reach trained tokens.",
         "Check the sign: losses and negative log-likelihoods are positive, logprobs are not.",
     ),
-    avoids=("rounding of a float32 log_softmax (below 1e-5)", "placeholders at tokens that are not trained"),
+    avoids=(
+        "rounding of a float32 log_softmax (below 1e-5; up to 1e-3 it is info)",
+        "placeholders at tokens that are not trained",
+    ),
     source="a probability is at most 1; half-precision heads give logprobs up to +0.125 (public trainer issues)",
 )
 def impossible_logprob(view: View, limits: Limits) -> Iterable[Hit | Skip]:
@@ -43,8 +46,10 @@ def impossible_logprob(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     probability. Ratios and KL are computed from these numbers and are then wrong by as much.
 
     For each logprob column the largest value and the share above 0 are taken over the trained tokens. ``rounding`` (nat) is
-    what float32 explains; above ``gross`` (nat) it is an error. If at least ``coarse`` of the column's values fit bfloat16
-    exactly, the column was rounded to it; if more than ``sign`` of them are positive, the sign is the likelier cause.
+    what float32 explains, whatever the size of the logits; above ``gross`` (nat) it is an error. If at least ``coarse`` of the
+    column's values fit bfloat16 exactly, the column was rounded to it, and smaller values are a warning; else they are noise of
+    log_softmax at tokens that are nearly certain, and info. If more than ``sign`` of the values are positive, up to above
+    ``gross``, the sign is the likelier cause.
 
     Limits: values below 0 that are wrong all the same are the business of the rules on alignment and mismatch.
     """
@@ -63,8 +68,12 @@ def _positive(view: View, limits: Limits, name: str, breach: Breach) -> Hit:
     largest = float(breach.series.values[breach.marked].max())
     above_zero = pooled(share) if share is not None else float("nan")
     rounded = coarse is not None and pooled(coarse) >= limits["coarse"]
+    noise = largest <= limits["gross"] and not rounded
     suspect = ""
-    if above_zero > limits["sign"]:
+    if noise:
+        suspect = "logprob-noise-above-zero"
+        cause = "Logprobs of nearly certain tokens lie slightly above 0: numeric noise of log_softmax."
+    elif above_zero > limits["sign"]:
         suspect = "logprob-sign-flipped"
         cause = "The column holds negative log-likelihoods or plain probabilities, not logprobs."
     elif rounded:
@@ -79,8 +88,11 @@ def _positive(view: View, limits: Limits, name: str, breach: Breach) -> Hit:
     evidence = [breach.evidence(value=largest)]
     if share is not None:
         evidence.append(Evidence(share.metric, breach.first, breach.last, above_zero, n=int(share.counts.sum()), limit=0.0))
-    message = f"{name} reaches {largest:+.3g} nat at trained tokens {breach.when}; {above_zero:.2%} of them are above 0"
-    severity: Severity = "error" if largest > limits["gross"] else "warning"
+    message = (
+        f"{name} reaches {largest:+.3g} nat at trained tokens {breach.when}; it is above 0 at {above_zero:.2%} of the trained "
+        "tokens of these steps"
+    )
+    severity: Severity = "info" if noise else "error" if largest > limits["gross"] else "warning"
     return Hit(message, severity, tuple(evidence), cause, ruled_out, suspect=suspect)
 
 

@@ -15,6 +15,8 @@ from rl_doctor.rules.view import View
 _OBSERVED: Final = r"(observation|tool|env|feedback|retriev)"
 _MASKS_OBSERVATIONS: Final = re.compile(rf"mask_?\w*{_OBSERVED}")
 _TRAINS_OBSERVATIONS: Final = re.compile(rf"(train|learn|loss)\w*_on_\w*{_OBSERVED}")
+_SAMPLED: Final = "mask.padding_sampled_frac"
+_OPEN: Final = "mask.stop_open_frac"
 _OWN: Final = "mask.written_untrained_frac"
 _INVERTED_AGREEMENT = 0.1
 _INVERTED_BEYOND = 0.9
@@ -62,8 +64,8 @@ def _items(view: View, name: str) -> float:
     "RLD010",
     "mask-covers-padding",
     severity="error",
-    optional=("mask.beyond_length_frac", "mask.trailing_pad_row_frac"),
-    limits={"beyond": 0.0, "padding_rows": 0.02},
+    optional=("mask.beyond_length_frac", "mask.trailing_pad_row_frac", _SAMPLED, _OPEN),
+    limits={"beyond": 0.0, "padding_rows": 0.02, "sampled": 0.5, "tokens": 32, "open": 0.3},
     cause="The response mask was built from the padded width, or from the first EOS in rows that have none.",
     advice=(
         "Build the mask from the real lengths (attention mask), not from token ids.",
@@ -84,6 +86,10 @@ def mask_covers_padding(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     Two counts over the trained tokens: those at or beyond response_length (any is an error), and those that are the padding
     token after the last other token of the row (an error in more than ``padding_rows`` of the rows; one such token is
     allowed where EOS and padding share an id). The second works without lengths.
+
+    Where the engine gave logprobs at more than ``sampled`` of the tokens that are padding by their ids (``tokens`` at least, in
+    responses that stopped by themselves), and more than ``open`` of the responses that stopped and have no padding do not end by
+    EOS, the mask is right and the ids are those of other rows, shorter and longer ones: the finding says so.
 
     Limits: needs response_length, or token ids and the padding id. A mask that is inverted altogether is mask-inverted's
     business.
@@ -109,6 +115,20 @@ def mask_covers_padding(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     else:
         message = f"{found.value:.1%} of the rows train padding after the last real token {found.when}"
     unchecked = () if beyond is not None else ("where the response really ends: response_length is not recorded",)
+    sampled, unended = (above(at(view.get(name), found.series.steps[found.marked]), 0.0) for name in (_SAMPLED, _OPEN))
+    if (
+        past is None
+        and sampled is not None
+        and unended is not None
+        and sampled.value > limits["sampled"]
+        and sampled.n >= limits["tokens"]
+        and unended.value > limits["open"]
+    ):
+        evidence += [sampled.evidence(), unended.evidence()]
+        message += f"; the engine gave a logprob at {sampled.value:.0%} of {sampled.n} such tokens"
+        cause = "token_id belongs to other rows than the mask and the logprobs."
+        yield Hit(message, "error", tuple(evidence), cause, (), (), suspect="token-ids-of-other-rows")
+        return
     yield Hit(message, "error", tuple(evidence), None, (), unchecked)
 
 

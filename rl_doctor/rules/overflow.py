@@ -37,7 +37,8 @@ def exponent_overflow(view: View, limits: Limits) -> Iterator[Hit | Skip]:
 
     It looks at the largest logprob - old_logprob over all stored positions, masked ones included. An error from `overflow` on,
     a warning from `near` on, and info as long as the gradient norm is known to stay finite on all these steps: then the trainer
-    selects first.
+    selects first. Where the largest ratio of trained tokens is above exp(`near`) too, they are what the finding is about: no mask
+    keeps them out, and it is never info.
     """
     breach = above(view.series(_MAX), limits["near"])
     if breach is None:
@@ -53,5 +54,7 @@ def exponent_overflow(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         "info" if safe and outside else "error" if largest >= limits["overflow"] else "warning",
         (evidence(breach.series, index, -1, value=largest, limit=limits["overflow"]),),
         ruled_out=("a gradient that has it: its norm is finite at all these steps",) if safe else (),
+        cause=None if outside else "The log-ratio of trained tokens is so large that its exp overflows, or nearly.",
+        suspect="padding-overflows" if outside else "trained-ratios-overflow",
         unchecked=() if norm is not None else ("whether it reaches the gradient: grad_norm",),
     )

@@ -88,7 +88,13 @@ class View:
         return {name: series for name, series in found.items() if len(series)}
 
     def samples(self, metric: str, first: int, last: int) -> tuple[Sample, ...]:
-        """The sequences with the largest values of a metric within steps ``first`` to ``last``, a few, largest first."""
+        """The sequences with the largest values of a metric within steps ``first`` to ``last``, a few, largest first.
+
+        Passes over one sequence are rows of one uid: the largest of them stands for all.
+        """
         found = [(step, top) for step, top in self.tops.get(metric, ()) if first <= step <= last]
         every = [Sample(step, sequence, uid, metric, value) for step, top in found for value, sequence, uid in top.items]
-        return tuple(sorted(every, key=lambda item: (-item.value, item.step, item.sequence))[:_SAMPLES])
+        told: dict[tuple[int, int | str], Sample] = {}
+        for item in sorted(every, key=lambda item: (-item.value, item.step, item.sequence)):
+            told.setdefault((item.step, item.sequence if item.uid is None else item.uid), item)
+        return tuple(told.values())[:_SAMPLES]

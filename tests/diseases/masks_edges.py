@@ -310,6 +310,22 @@ def masks_of_other_rows(run: SimulatedRun, random: Random) -> SimulatedRun:
     return with_row_advantages(with_values(longer, response_mask=place < length[dealt][longer.rows]), _row_advantage(run))
 
 
+@injected("mask-covers-padding", "mask-misses-eos", "looping-responses", needs=("token_id", "finish_reason"),
+          cause="token-ids-of-other-rows", anywhere=False)  # fmt: skip
+def token_ids_of_other_rows(run: SimulatedRun, random: Random) -> SimulatedRun:
+    """The token ids of each step are dealt out anew, padded or cut to the lengths of the rows; all other columns stay."""
+    step, length, token = run.arrays["step"], np.diff(run.splits), run.arrays["token_id"]
+    dealt = np.arange(len(length))
+    for one in np.unique(step):
+        rows = np.flatnonzero(step == one)
+        dealt[rows] = random.permutation(rows)
+    place = np.arange(run.splits[-1]) - run.splits[:-1][run.rows]
+    other = dealt[run.rows]
+    inside = place < length[other]
+    ids = token[np.where(inside, run.splits[:-1][other] + place, 0)]
+    return with_values(run, token_id=np.where(inside, ids, run.info.pad_token_id or PAD))
+
+
 @injected("mask-covers-padding", *_COMPANY, needs=("token_id", "finish_reason"), cause="mask-ends-late", anywhere=False)
 def one_token_too_many(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
     """The mask ends one token too late in every row."""

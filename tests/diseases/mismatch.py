@@ -10,6 +10,7 @@ from tests.diseases.catalogue import graded, injected, simulated
 from tests.simulation.inject import onset, rolled, shifted, with_values
 from tests.simulation.run import SimulatedRun
 from tests.simulation.settings import Settings
+from tests.simulation.world import simulate
 
 Random = np.random.Generator
 _PAIR = "rollout-trainer-mismatch"
@@ -70,6 +71,20 @@ def trainer_forgets_temperature_above_one(seed: int) -> Settings:
     return Settings(seed=seed, temperature=1.3, trainer_temperature=1.0)
 
 
+@injected("temperature-mismatch", _PAIR, anywhere=False, cause="engine-at-other-temperature")
+def engine_samples_below_the_configured_temperature(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """Sampled at .7, though 1 is configured, at which the trainer computes."""
+    settings = Settings(seed=int(random.integers(1 << 16)), temperature=0.7, trainer_temperature=1.0)
+    return simulate(settings).with_config(temperature=1.0)
+
+
+@injected("temperature-mismatch", _PAIR, anywhere=False, cause="engine-at-other-temperature")
+def engine_leaves_the_temperature_out(run: SimulatedRun, random: Random) -> SimulatedRun:  # noqa: ARG001
+    """Sampled at 1, though .7 is configured, at which the trainer computes."""
+    settings = Settings(seed=int(random.integers(1 << 16)), temperature=1.0, trainer_temperature=0.7)
+    return simulate(settings).with_config(temperature=0.7)
+
+
 @simulated("temperature-mismatch", _PAIR, cause="engine-reports-raw-logprobs")
 def engine_reports_raw_logprobs_below_one(seed: int) -> Settings:
     """Sampled and trained at .7, the engine reports logprobs at 1."""
@@ -95,12 +110,16 @@ def engine_temperature_off_by_little(seed: int) -> Settings:
 
 
 def _tempered(run: SimulatedRun, size: float, first: int, last: int) -> SimulatedRun:
-    """The run whose rollout logprobs are steeper by ``size`` from one step to another; E[exp(train - rollout)] = 1 holds."""
+    """The run whose rollout logprobs are steeper by ``size`` from one step to another; E[exp(train - rollout)] = 1 holds.
+
+    The configured temperature is the one that makes them so.
+    """
     rollout = (1.0 + size) * run.arrays["rollout_logprob"].astype(np.float64)
     late = run.arrays["response_mask"] & (run.token_step >= first) & (run.token_step <= last)
     ratio = np.exp(run.arrays["old_logprob"].astype(np.float64) - rollout)[late]
     shift = np.log(np.mean(ratio[np.isfinite(ratio)]))
-    return with_values(run, rollout_logprob=np.where(late, rollout + shift, run.arrays["rollout_logprob"]))
+    made = with_values(run, rollout_logprob=np.where(late, rollout + shift, run.arrays["rollout_logprob"]))
+    return made.with_config(temperature=1.0 / (1.0 + size))
 
 
 @graded(

@@ -66,6 +66,17 @@ def test_placeholders_at_untrained_tokens_and_rounding_do_no_harm() -> None:
     assert not findings(with_values(run, logprob=tiny))
 
 
+@pytest.mark.parametrize("share", [0.1, 0.9])
+@pytest.mark.parametrize("name", ["logprob", "rollout_logprob"])
+def test_noise_of_log_softmax_above_0_is_told_as_noise(name: str, share: float) -> None:
+    run = honest()
+    values = run.arrays[name].copy()
+    values[np.random.default_rng(0).random(len(values)) < share] = 1.17e-5
+    found = findings(with_values(run, **{name: values}))["impossible-logprob"]
+    assert (found.severity, found.suspect) == ("info", "logprob-noise-above-zero")
+    assert "placeholder" not in (found.cause or "")
+
+
 def test_impossible_lengths() -> None:
     run = honest()
     negative = run.arrays["response_length"].copy()

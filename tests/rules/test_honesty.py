@@ -72,6 +72,25 @@ def test_a_temperature_that_is_off_by_little(off: float) -> None:
     assert found["temperature-mismatch"].suspect == "trainer-lacks-temperature"
 
 
+@pytest.mark.parametrize(
+    ("sampler", "trainer", "configured", "suspect", "words"),
+    [
+        (0.7, 1.0, 0.7, "trainer-lacks-temperature", "The trainer"),
+        (0.7, 1.0, None, "trainer-lacks-temperature", "The trainer"),
+        (0.7, 1.0, 1.0, "engine-at-other-temperature", "The engine samples at a lower temperature"),
+        (1.3, 1.0, 1.0, "engine-at-other-temperature", "The engine samples at a higher temperature"),
+        (1.0, 0.7, 0.7, "engine-at-other-temperature", "The engine samples at a higher temperature"),
+    ],
+)
+def test_the_configured_temperature_tells_whose_is_off(
+    sampler: float, trainer: float, configured: float | None, suspect: str, words: str
+) -> None:
+    run = honest(steps=24, temperature=sampler, trainer_temperature=trainer).with_config(temperature=configured)
+    found = findings(run)["temperature-mismatch"]
+    assert found.suspect == suspect
+    assert (found.cause or "").startswith(words)
+
+
 def test_a_shift_in_one_row_of_twenty() -> None:
     run = honest(steps=24)
     rows = generator().random(len(run.splits) - 1) < 0.05

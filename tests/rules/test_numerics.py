@@ -1,6 +1,8 @@
 import numpy as np
+import pytest
 
 from rl_doctor.analyzer.series import Series
+from rl_doctor.api import check
 from rl_doctor.report.model import Result
 from rl_doctor.rules.registry import rules
 from rl_doctor.rules.runner import run_rules
@@ -8,6 +10,8 @@ from rl_doctor.rules.view import View
 from rl_doctor.schema import RunInfo
 from rl_doctor.store.facts import StoreFacts
 from tests.rules.scalars import Floats
+from tests.rules.verdicts import honest
+from tests.simulation.inject import with_values
 
 N = 30
 
@@ -148,3 +152,15 @@ def test_advantages_are_said_to_be_nan_only_where_they_are() -> None:
     assert "the recorded advantages are finite" in found.cause
     (found, *_) = _judge({**reward, "numerics.nonfinite.advantage": _from(N - 1, 8.0)}).findings
     assert "its advantages are NaN" in found.cause
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_log_ratio_near_the_overflow_is_told_with_where_it_is(trained: bool) -> None:
+    run = honest(tools=True)
+    values = run.arrays["old_logprob"].copy()
+    at = np.flatnonzero(run.arrays["response_mask"] == trained)[5:7]
+    values[at] = run.arrays["logprob"][at] - 80.0
+    (result,) = check(with_values(run, old_logprob=values), [rules()["RLD612"]]).results
+    (found,) = result.findings
+    assert found.suspect == ("trained-ratios-overflow" if trained else "padding-overflows")
+    assert ("trained tokens" in found.cause) is trained

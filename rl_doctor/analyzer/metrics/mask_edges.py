@@ -22,7 +22,7 @@ from rl_doctor.analyzer.derive import (
     spread,
 )
 from rl_doctor.analyzer.formulas.segments import segment_sums
-from rl_doctor.analyzer.metrics.mismatch import trainer_side
+from rl_doctor.analyzer.metrics.mismatch import CERTAIN, trainer_side
 from rl_doctor.analyzer.registry import Reduction, metric, reduction
 from rl_doctor.analyzer.states import Counts, Named, Sum, Sums, Top, mean
 from rl_doctor.schema import ROLES
@@ -30,8 +30,6 @@ from rl_doctor.store.batch import Batch
 
 _ASSISTANT: Final = ROLES.index("assistant")
 _SOURCE: Final = "the loss covers what the policy sampled, and nothing else"
-_CERTAIN: Final = -0.05
-"""A rollout_logprob of exactly 0 is missing where the trainer's logprob lies below this; else the token is certain."""
 LONGEST: Final = 8
 """Longer runs of wrong tokens are not an edge that is a few tokens off."""
 OTHER: Final = 0
@@ -72,7 +70,7 @@ def _silent(batch: Batch, at: NDArray[np.int64], there: Bools) -> NDArray[np.int
     A row without any logprob says nothing about authors, and 0 nothing where the trainer is sure of the token too.
     """
     trainer = trainer_side(batch)
-    missing = ~there[at] if trainer is None else ~there[at] | (trainer[at] < _CERTAIN)
+    missing = ~there[at] if trainer is None else ~there[at] | (trainer[at] < CERTAIN)
     number = np.diff(np.searchsorted(at, batch.splits))
     spoken = number < batch.lengths
     row = np.repeat(np.arange(batch.n_sequences), number)

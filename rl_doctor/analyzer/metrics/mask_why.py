@@ -7,8 +7,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_doctor.analyzer.derive import Bools, derived, known, per_sequence_counts, real_rows, selection
-from rl_doctor.analyzer.metrics.masks import closing
+from rl_doctor.analyzer.derive import (
+    Bools,
+    derived,
+    known,
+    per_sequence_counts,
+    positions,
+    real_rows,
+    restricted,
+    selection,
+    spread,
+)
+from rl_doctor.analyzer.metrics.masks import closing, sampled
 from rl_doctor.analyzer.moments import moments, std
 from rl_doctor.analyzer.registry import metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, mean
@@ -109,6 +119,45 @@ metric(
     "mask.padding_trained_std", _overshoot, lambda found: std(found, 0), unit="tokens", source=_SOURCE,
     formula="std_i n_i, n_i > 0: trained tokens behind the response",
     doc="How much that number differs among those rows: 0 where a mask ends late by the same number of tokens in all of them.",
+)  # fmt: skip
+
+
+_SAMPLED: Final = ("response_mask", "token_id", "finish_reason", "rollout_logprob")
+
+
+@reduction(zero=Sums(), needs=_SAMPLED)
+def _sampled_padding(batch: Batch) -> Sums:
+    """Rows that stopped: tokens that the engine sampled after the first of the padding that closes them; those that end openly.
+
+    The first are counted of the trained tokens there, the second, without EOS, of the rows that no padding closes. An engine
+    stops once, so that it sampled none of these tokens. A broken policy that writes nothing but padding never stops.
+    """
+    pad, ends = batch.info.pad_token_id, batch.info.eos_token_ids
+    rows = real_rows(batch) & (batch.columns["finish_reason"] == "stop") & (batch.lengths > 1)
+    if pad is None or not ends or not rows.any():
+        return Sums()
+    last = batch.columns["token_id"][np.maximum(batch.splits[1:] - 1, 0)]
+    bare = rows & (last != pad)
+    open_ended = Sum.counted(int(np.count_nonzero(bare & ~np.isin(last, np.array(ends)))), int(np.count_nonzero(bare)))
+    if not (rows & ~bare).any():
+        return Sums((Sum(), open_ended))
+    part = restricted(batch, rows & ~bare, ("is_padding", *_SAMPLED))
+    extra = selection(part) & (positions(part) > spread(part, closing(part, part.columns["token_id"] == pad) + 1))
+    return Sums((Sum.counted(int(np.count_nonzero(extra & sampled(part))), int(np.count_nonzero(extra))), open_ended))
+
+
+metric(
+    "mask.padding_sampled_frac", _sampled_padding, mean, part=0, unit="1",
+    source="an engine gives no logprob of what it did not sample",
+    formula="share over trained t after the first padding at the end of i[rollout_logprob known and not 0], i stopped by itself",
+    doc="Of the trained tokens after the first padding token that closes a row which stopped by itself, the share for which the "
+    "engine gave a logprob: there the row's token ids are not those that were sampled.",
+)  # fmt: skip
+metric(
+    "mask.stop_open_frac", _sampled_padding, mean, part=1, unit="1",
+    source="an engine that stops at EOS returns it as the last token",
+    formula="share_i[last stored token no EOS], i stopped by itself, last stored token no padding",
+    doc="Of the rows that stopped by themselves and that no padding closes, the share that does not end by an EOS.",
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from rl_doctor.analyzer.derive import (
     spread,
 )
 from rl_doctor.analyzer.formulas.segments import segment_extremes, segment_sums
-from rl_doctor.analyzer.metrics.mismatch import PLACEHOLDER_BELOW, trainer_side
+from rl_doctor.analyzer.metrics.mismatch import CERTAIN, PAIR_OPTIONAL, PLACEHOLDER_BELOW, trainer_side
 from rl_doctor.analyzer.registry import Reduction, metric, reduction
 from rl_doctor.analyzer.states import Sum, Sums, mean
 from rl_doctor.schema import ROLES
@@ -197,17 +197,26 @@ def sampled(batch: Batch) -> Bools:
     return has
 
 
-@reduction(zero=Sum(), needs=("response_mask", "rollout_logprob"))
+@reduction(zero=Sum(), needs=("response_mask", "rollout_logprob"), optional=PAIR_OPTIONAL)
 def _sampled(batch: Batch) -> Sum:
-    """Agreement of mask and engine, in rows that train something and hold tokens of both kinds."""
+    """Agreement of mask and engine, in rows that train something and hold tokens of both kinds.
+
+    0 at a trained token is the logprob of a certain one as well as a filler, unless the trainer is far from certain: such
+    tokens count for neither. At untrained tokens it is a filler: trainers store 0 there themselves.
+    """
     has = sampled(batch)
     lacking = flags_in(batch.splits, ~has)
     rows = real_rows(batch) & (per_sequence_counts(batch) > 0) & (lacking > 0) & (lacking < batch.lengths)
     if not rows.any():
         return Sum()
-    part = restricted(batch, rows, ("response_mask", "is_padding", "rollout_logprob"))
-    agrees = selection(part) == sampled(part)
-    return Sum.counted(int(np.count_nonzero(agrees)), agrees.size)
+    part = restricted(batch, rows, ("response_mask", "is_padding", "rollout_logprob", *PAIR_OPTIONAL))
+    trained, told = selection(part), np.ones(part.n_tokens, np.bool_)
+    zero = trained & (part.columns["rollout_logprob"] == 0.0)
+    if zero.any():
+        trainer = trainer_side(part)
+        told = ~zero if trainer is None else ~zero | (trainer < CERTAIN)
+    agrees = told & (trained == sampled(part))
+    return Sum.counted(int(np.count_nonzero(agrees)), int(np.count_nonzero(told)))
 
 
 metric(
@@ -216,8 +225,10 @@ metric(
     mean,
     unit="1",
     source=_SOURCE,
+    version=2,
     formula="share over stored t[m = [rollout_logprob is known]]",
-    doc="Share of tokens that are trained exactly if the engine gave a logprob for them, in rows that hold both kinds.",
+    doc="Share of tokens that are trained exactly if the engine gave a logprob for them, in rows that hold both kinds. Trained "
+    "tokens at 0 count where the trainer's logprob is below -.05: else the token may be certain.",
 )
 
 
@@ -234,7 +245,7 @@ def observation_runs(batch: Batch) -> Bools:
     nan = trained & ~finite(batch, "rollout_logprob")
     zero = np.zeros_like(nan) if trainer is None else trained & (rollout == 0.0)
     hard = nan if trainer is None else nan | (zero & (trainer < PLACEHOLDER_BELOW))
-    hole = nan if trainer is None else nan | (zero & (trainer < -0.05))
+    hole = nan if trainer is None else nan | (zero & (trainer < CERTAIN))
     if (role := batch.get("role")) is not None:
         hole &= role != _ASSISTANT
     found: Bools = np.zeros_like(hole)

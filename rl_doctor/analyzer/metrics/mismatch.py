@@ -48,6 +48,8 @@ from rl_doctor.frozen import frozen
 from rl_doctor.store.batch import Batch
 from rl_doctor.store.rows import splits_of
 
+CERTAIN: Final = -0.05
+"""A rollout_logprob of exactly 0 is missing where the trainer's logprob lies below this; else the token may be certain."""
 PLACEHOLDER_BELOW: Final = -1.0
 """A trainer logprob below this at a token that the engine calls certain (exactly 0) cannot be numerics or truncation."""
 IMPOSSIBLE: Final = 1e-3

@@ -127,6 +127,17 @@ def test_agreement_with_the_engine() -> None:
     assert math.isnan(value("mask.sampled_agreement", row([1] * 2, "11", rollout_logprob=[-1.0, -1.0])))
 
 
+def test_a_certain_token_is_no_missing_one() -> None:
+    collapsed = row([1] * 6, "111110", rollout_logprob=[0.0, -1e-6, 0.0, 0.0, 0.0, 0.0])
+    sure, far = [0.0, -1e-6, -1e-7, 0.0, -1e-3, 0.0], [-3.0] * 6
+    assert value("mask.sampled_agreement", collapsed) == 1.0
+    assert value("mask.sampled_agreement", {**collapsed, "old_logprob": sure}) == 1.0
+    assert value("mask.sampled_agreement", {**collapsed, "old_logprob": far}) == pytest.approx(2 / 6)
+    inverted = row([1] * 6, "001111", rollout_logprob=[-1.0, -1.0, 0.0, 0.0, 0.0, 0.0])
+    assert value("mask.sampled_agreement", inverted) == 0.0
+    assert value("mask.sampled_agreement", {**inverted, "old_logprob": [-1.0, -1.0, 0.0, 0.0, 0.0, 0.0]}) == 0.0
+
+
 @pytest.mark.parametrize("filler", [NAN, 0.0])
 def test_trained_runs_without_a_rollout_logprob(filler: float) -> None:
     trainer = [-1.0, -1.0, -3.0, -0.5, -4.0, -1.0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rl_doctor.analyzer.series import Series
+from rl_doctor.analyzer.states import Top
 from rl_doctor.causes import registry
 from rl_doctor.causes.diagnose import diagnose, wanted
 from rl_doctor.causes.registry import EVERYTHING, Look, Sign, cause
@@ -27,8 +28,10 @@ def declare(name: str, explains: tuple[str, ...], *signs: Sign, leads_to: tuple[
     cause(name, f"label of {name}", explains=explains, leads_to=leads_to, signs=signs, advice=("a",), source="s", doc="d")
 
 
-def finding(name: str, first: int = 10, last: int = 20, severity: Severity = "error", suspect: str = "") -> Finding:
-    shown = (Evidence("x", first, last, 1.0),)
+def finding(
+    name: str, first: int = 10, last: int = 20, severity: Severity = "error", suspect: str = "", rows: float | None = None
+) -> Finding:
+    shown = (Evidence("x" if rows is None else "mismatch.shifted_frac", first, last, 1.0 if rows is None else rows),)
     return Finding(f"RLD{len(name):03d}", name, severity, f"{name} found", shown, f"{name} says why", ("do",), suspect=suspect)
 
 
@@ -108,6 +111,21 @@ def test_what_follows_is_folded_and_what_began_before_is_not() -> None:
     first, second = diagnose(view(), results)
     assert (second.name, [item.name for item in second.followed_by]) == ("stale", ["saturated"])
     assert (first.name, first.cause) == ("flat", "flat says why")
+
+
+def test_a_cause_in_few_rows_swallows_no_finding_in_all_of_them() -> None:
+    declare("unfilled", ("bb",), found("bb", "zeros"), found("bb", "zeros"), leads_to=("a",))
+    declare("shifted", ("a",), found("a", "shifted"), leads_to=("bb",))
+    (entry,) = diagnose(view(), [result(finding("a", rows=1.0)), result(finding("bb", rows=0.05))])
+    assert (entry.name, [item.name for item in entry.followed_by]) == ("shifted", ["bb"])
+    (entry,) = diagnose(view(), [result(finding("a", rows=0.1)), result(finding("bb", rows=0.05))])
+    assert (entry.name, [item.name for item in entry.followed_by]) == ("unfilled", ["a"])
+
+
+def test_findings_in_far_more_rows_are_told_apart() -> None:
+    declare("unfilled", ("bb",), found("bb", "zeros"), leads_to=EVERYTHING)
+    told = diagnose(view(), [result(finding("a", rows=1.0)), result(finding("bb", rows=0.05))])
+    assert sorted(entry.name for entry in told) == ["a", "unfilled"]
 
 
 def test_everything_after_it_may_follow() -> None:
@@ -193,3 +211,9 @@ def test_two_causes_that_lead_to_each_other_are_told_by_their_weight() -> None:
     declare("two", ("bb",), found("bb", "seen"), leads_to=("a",))
     (entry,) = diagnose(view(), [result(finding("a", severity="warning")), result(finding("bb"))])
     assert (entry.name, [item.name for item in entry.followed_by]) == ("two", ["a"])
+
+
+def test_passes_over_one_sequence_are_one_sample() -> None:
+    top = Top(((60.0, 7, "1-24"), (60.0, 9, "1-24"), (59.0, 8, None)), 3)
+    made = View(RunInfo(config=RunConfig()), {}, {}, tops={"repeat.rows": ((1, top),)})
+    assert [(item.sequence, item.uid) for item in made.samples("repeat.rows", 1, 1)] == [(7, "1-24"), (8, None)]
