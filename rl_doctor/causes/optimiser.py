@@ -32,6 +32,10 @@ def _no_variance(role: Role) -> Sign:
     )  # fmt: skip
 
 
+def _advantages_differ(role: Role) -> Sign:
+    return measured("adv.max", over(1e-6), "advantages differ from 0", "the largest advantage is {}", role=role)
+
+
 def _all_clipped(role: Role) -> Sign:
     return measured(
         "policy.clip_frac", over(0.9), "nearly every token is clipped", "{}% of the tokens are clipped", role=role, scale=100.0
@@ -48,7 +52,7 @@ def _all_masked(role: Role) -> Sign:
 cause(
     "no-signal-in-groups", "all samples of a group have the same reward, so that there is nothing to learn from",
     explains=_GONE, leads_to=("kl-flatline", "reward-component-idle", "inert-ratio"),
-    signs=(_gradient_gone(), _no_variance("needed"), _all_masked("against")),
+    signs=(_gradient_gone(), _no_variance("needed"), _all_masked("against"), _advantages_differ("against")),
     advice=(
         "Filter prompts that are always or never solved, raise group_size, or use finer rewards.",
         "If responses are cut at the length limit, raise that first.",
@@ -79,7 +83,7 @@ cause(
     signs=(
         _gradient_gone(), measured("group.zero_std_frac", under(0.8), "groups differ in their rewards",
                                    "{}% of the groups have no variance", scale=100.0),
-        _all_clipped("against"), _all_masked("against"),
+        _advantages_differ("typical"), _all_clipped("against"), _all_masked("against"),
     ),
     advice=(
         "Check that the loss requires a gradient and that no logprob is detached or computed under no_grad.",

@@ -112,7 +112,7 @@ def _constant(suspect: str = "") -> Sign:
 
 cause(
     "scorer-returns-constant",
-    "the reward function returns a constant, whatever is answered",
+    "the reward function returns a constant, or no answer is ever right",
     explains=("reward-flatline",),
     leads_to=_NO_SIGNAL,
     signs=(
@@ -135,7 +135,7 @@ cause(
 )
 cause(
     "rewards-too-rare",
-    "the prompts are too hard: hardly any response earns its reward",
+    "rewards are too rare: now and then a response earns one, and most prompts are too hard",
     explains=("reward-flatline", "zero-variance-groups"),
     leads_to=_NO_SIGNAL,
     signs=(

@@ -70,7 +70,7 @@ _WORDS: Final = {
 
 @rule(
     "RLD303", "sudden-collapse",
-    severity="error", status="preview", since="0.2.0",
+    severity="error", since="0.2.0",
     optional=(
         *REWARD, *VALIDATION, "reward.min", *(name for names in _KINDS.values() for name in names),
         *(name for names in _DRIFT for name in names),

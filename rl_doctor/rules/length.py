@@ -29,6 +29,7 @@ from rl_doctor.rules.view import View
 _RECENT = 8
 """Last points that are compared with the early window too, where the late window has not moved yet."""
 _TRUNCATED_REWARD = "length.limit_reward_mean"
+_EARNS = "Responses run into the length limit and earn no less for it: nothing teaches them to end."
 
 
 @rule(
@@ -92,6 +93,7 @@ def length_truncation(view: View, limits: Limits) -> Iterator[Hit | Skip]:
         f"{reward.words()}",
         severity,
         (evidence(series, late.first, -1, value=share, baseline=early, limit=bar), *_standing(series, bar, late.first)),
+        cause=_EARNS if floored is False else None,
         ruled_out=("a broken reward function: cut responses earn the least, which explains the low reward",) if floored else (),
         unchecked=() if floored is not None else ("what cut responses earn: finish_reason and reward",),
         suspect="length-limit-too-short" if floored and share >= limits["half"] else "",

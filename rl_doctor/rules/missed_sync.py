@@ -40,7 +40,7 @@ class _Found:
 
 @rule(
     "RLD124", "missed-synchronisation",
-    severity="error", status="preview", since="0.2.0",
+    severity="error", since="0.2.0",
     optional=(_GAP, _LAG, _GAP_BY_RANK, _SURPRISE, _PASSES, "mismatch.rows_off_frac", "mismatch.off_corr"),
     limits={"surprise": 0.7, "passes": 0.5},
     cause="The engine's weights stayed where they were for some steps: synchronisations failed, or were left out.",

@@ -171,6 +171,8 @@ class Progress:
         """For a finding's text."""
         if self.series is None:
             return "the reward was not recorded"
+        if np.ptp(self.series.values) == 0.0:
+            return "the reward is the same at all steps"
         if self.course == "unknown":
             return "the reward has too few steps to tell its course"
         first, last = trend.early(self.series.values).center, trend.late(self.series.values).center

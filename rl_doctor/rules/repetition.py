@@ -28,7 +28,6 @@ from rl_doctor.rules.view import View
     ),
     avoids=("short responses", "lists and numbers that repeat a few tokens: 24 tokens must repeat at the very end"),
     source="arXiv:1904.09751; a public run whose generation looped from step 0 on with rewards, KL and gradients of 0",
-    status="preview",
     since="0.2.0",
 )
 def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
@@ -39,8 +38,8 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     A response of 32 tokens or more loops if its last 24 tokens or more repeat those before them with a period of 16 or less.
     Fires if in the last fifth of the run, or as far back as there are ``responses`` of them, at least ``share`` of these
     responses do (``loops`` at least), by ``sigmas`` standard errors above half of that: an error where it is above ``most`` by
-    as many (``few`` responses do for that), else info if the reward rises all the same. Where ``cut`` of all responses are cut
-    for their length, length-truncation tells, with loops as one of its causes, and this is info.
+    as many (``few`` responses do for that). Else it is info if the reward rises all the same, or where ``cut`` of all responses
+    are cut for their length: length-truncation tells, with loops as one of its causes.
     """
     series = view.get("repeat.loop_frac")
     if series is None:
@@ -64,7 +63,7 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     severity: Severity = "error" if most else "warning"
     shortened = first_of(view, *TRUNCATION)
     told = shortened is not None and pooled(shortened, _late(shortened.counts, limits["responses"])) >= limits["cut"]
-    severity = "info" if told or (reward.good and not most) else severity
+    severity = "info" if not most and (told or reward.good) else severity
     cut = view.get("repeat.loop_cut_frac")
     begin = int(np.argmax(series.values >= 0.5 * share))
     among = "" if cut is None else f"; of those cut for their length {pooled(cut):.0%}"

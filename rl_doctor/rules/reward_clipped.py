@@ -20,7 +20,7 @@ _COMPONENT: Final = "reward.component."
 
 @rule(
     "RLD428", "reward-clipped",
-    severity="warning", status="preview", since="0.2.0",
+    severity="warning", since="0.2.0",
     optional=("clip.", "reward.max", "reward.min", _COMPONENT),
     limits={"share": 0.02, "large": 0.1, "steps": 3, "rows": 48},
     cause="The reward is clipped: its components go beyond a bound at which it stands still.",

@@ -104,7 +104,7 @@ def _climb(values: trend.Floats) -> float:
 
 @rule(
     "RLD424", "wrong-answers-grow",
-    severity="warning", status="preview", since="0.2.0",
+    severity="warning", since="0.2.0",
     optional=(_RIGHT, _WRONG, *_SIDES, *PROGRESS),
     limits={"grown": 1.3, "apart": 0.5, "z": 3.5, "lead": 1.1},
     cause="Long wrong answers are discouraged less per token than short ones, or long right ones encouraged more.",

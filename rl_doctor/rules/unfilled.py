@@ -15,7 +15,7 @@ COLUMNS: Final = ("old_logprob", "logprob", "ref_logprob")
 
 @rule(
     "RLD116", "unfilled-logprob",
-    severity="error", status="preview", since="0.2.0",
+    severity="error", since="0.2.0",
     optional=tuple(f"data.{name}_unfilled_frac" for name in COLUMNS),
     limits={"rows": 3, "share": 0.01, "whole": 0.99},
     cause="An array of logprobs was made with zeros, and nobody wrote to it.",

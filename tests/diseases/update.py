@@ -34,7 +34,8 @@ def ratio_outside_clip_range(run: SimulatedRun, random: Random) -> SimulatedRun:
 
 @simulated("ratio-saturation", *_KL, "entropy-collapse", "zero-variance-groups", "grad-vanished", "reward-drift",
            "length-explosion", "duplicate-samples", "near-zero-variance-groups", "length-truncation", "reward-variance-shift",
-           "reward-flatline", "reward-hacking-suspected", "kl-penalty-dominates", "grad-norm-spike", "non-finite")  # fmt: skip
+           "reward-flatline", "reward-hacking-suspected", "kl-penalty-dominates", "grad-norm-spike", "non-finite",
+           "looping-responses")  # fmt: skip
 def learning_rate_far_too_high(seed: int) -> Settings:
     """Steps of 400 times the gradient: the policy falls apart, in whatever way, even to overflow. Only the ratio is certain."""
     return Settings(seed=seed, step_size=400.0, minibatches=4, epochs=2, max_grad_norm=10.0)

@@ -74,6 +74,14 @@ def test_a_few_rows_in_which_every_response_is_cut_are_enough() -> None:
 def test_cut_responses_that_earn_like_others_are_no_error() -> None:
     values = {"length.limit_frac": np.full(N, 0.95), "length.limit_reward_mean": np.full(N, 0.5), **_reward("rising")}
     assert severity("RLD501", values) == "warning"
+    (found,) = result("RLD501", values).findings
+    assert "earn no less for it" in found.cause, "a limit that is too short is no advice here"
+
+
+@pytest.mark.parametrize(("loops", "expected"), [(0.99, {"error"}), (0.4, {"info"})])
+def test_loops_in_nearly_all_responses_are_told_beside_truncation(loops: float, expected: set[str]) -> None:
+    values = {"repeat.loop_frac": np.full(N, loops), "length.truncated_frac": np.ones(N)}
+    assert severity("RLD022", values) in expected
 
 
 def test_growth_to_a_multiple_with_a_reward_that_ends_lower_is_an_error() -> None:
