@@ -163,6 +163,8 @@ class Progress:
         """For a finding's text."""
         if self.series is None:
             return "the reward was not recorded"
+        if len(self.series) > 1 and float(np.ptp(self.series.values)) == 0.0:
+            return f"the reward is {float(self.series.values[0]):.3g} at every step"
         if self.course == "unknown":
             return "the reward has too few steps to tell its course"
         first, last = trend.early(self.series.values).center, trend.late(self.series.values).center
