@@ -70,7 +70,7 @@ def changes(
             noise, or within a tenth, of what was before.
         names: metrics, the preferred one first.
         words: the sign without numbers.
-        told: what it is a change of: "the entropy".
+        told: what it is a change of: "the entropy"; the name of the metric where empty.
         role: of the sign.
         optional_missing: column that is named where none of the metrics is known and none says why.
     """
@@ -83,7 +83,7 @@ def changes(
         found = scene.view.series(name)
         before, after = _sides(found, scene.first_step, at_once=course == "jumps")
         if len(before) < _LEAST or len(after) < 1:
-            return Look(None, f"{words}: too few steps before step {scene.first_step}")
+            return Look(None, f"{words} (no {_LEAST} steps lie before step {scene.first_step} to hold it against)")
         start, end = float(np.median(before.values)), float(np.median(after.values))
         noise = max(_noise(before.values), 1e-12)
         error = noise * math.sqrt(2.0 / len(before) + 2.0 / len(after))
@@ -96,6 +96,6 @@ def changes(
             last = float(np.median(found.values[-len(after) :]))
             clear = clear and abs(change) >= _AT_ONCE * abs(last - start)
         there = {"rises": clear and change > 0, "falls": clear and change < 0, "jumps": clear, "stays": not clear}[course]
-        return Look(bool(there), f"{told} goes from {start:.3g} to {end:.3g}", int(after.steps[0]))
+        return Look(bool(there), f"{told or name} goes from {start:.3g} to {end:.3g}", int(after.steps[0]))
 
     return Sign(words, role, names, look)

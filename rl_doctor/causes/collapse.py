@@ -7,6 +7,8 @@ from typing import Final
 from rl_doctor.causes.registry import Look, Sign, cause
 from rl_doctor.causes.scene import Scene
 from rl_doctor.causes.signs import configured, found, measured, over, sign, under
+from rl_doctor.rules.reading import TRUNCATION
+from rl_doctor.rules.spans import pooled
 
 _AFTER: Final = (
     "reward-drift", "reward-variance-shift", "reward-flatline", "entropy-explosion", "entropy-collapse", "kl-spike",
@@ -110,6 +112,24 @@ _LOST: Final = (
     "zero-variance-groups", "near-zero-variance-groups", "grad-vanished", "grad-zero", "kl-flatline", "duplicate-samples",
     "reward-flatline", "length-collapse", "same-answer-rewarded",
 )  # fmt: skip
+
+
+@sign("more responses are cut at the length limit after it", *TRUNCATION, role="typical")
+def _came_cut(scene: Scene) -> Look:
+    words = "more responses are cut at the length limit after it"
+    name = next((name for name in TRUNCATION if scene.view.get(name) is not None), TRUNCATION[0])
+    before, after = scene.before(name), scene.series(name)
+    if before is None or after is None or not len(before):
+        return Look(None, words, None, scene.missing(name))
+    first, last = pooled(before), pooled(after)
+    return Look(last > first + 0.1, f"{first:.0%} of the responses are cut before it begins, {last:.0%} from there on")
+
+
+_CLOSED: Final = (
+    *_LOST, "looping-responses", "length-truncation", "length-explosion", "kl-spike", "kl-runaway",
+    "ratio-saturation", "reward-drift",
+)  # fmt: skip
+"""What else a policy shows that puts all its weight on a few tokens: circles that never end, and steps that move it far."""
 _STEP: Final = measured(
     "policy.kl_old_k3", over(0.02), "single batches move the policy far", "the KL to the policy that sampled is {} per batch"
 )
@@ -128,8 +148,31 @@ cause(
     tells which of the two it is.""",
 )  # fmt: skip
 cause(
+    "policy-closes-up", "the policy closes up: its entropy is lost, and it goes on to repeat itself or to gain nothing",
+    explains=("entropy-collapse",), leads_to=_CLOSED,
+    signs=(
+        _COLLAPSED,
+        found("entropy-collapse", "the entropy fell while the reward rose or stands at its ceiling",
+              suspect="exploration-used-up", role="against"),
+        _came_cut,
+        measured("repeat.loop_frac", over(0.05), "long responses loop", "{}% of the long responses loop",
+                 role="typical", scale=100.0),
+    ),
+    advice=(
+        "Go back to a checkpoint from before the onset: a policy without entropy explores no more.",
+        "Lower the learning rate, raise the upper clip bound (clip-higher) or set a small entropy bonus.",
+        "Check that rollouts are sampled at temperature 1, and that prompts are not repeated too often.",
+        "Do not raise max_response_length for responses that loop: they never end.",
+    ),
+    source="arXiv:2505.22617 (entropy mechanism); arXiv:1904.09751 (repetition)",
+    doc="""Entropy that is spent on reward is what learning looks like. Here it is lost without that, or to the point where
+    responses run in circles: they never end, so that they are cut; all of a group become alike, so that nothing is left to
+    learn; and small updates change such a policy by much. A reward that rises meanwhile then speaks for a reward that
+    can be had by repeating, not for learning.""",
+)  # fmt: skip
+cause(
     "batches-learned-by-heart", "every batch is learned by heart: too many optimizer steps on the same samples",
-    explains=("entropy-collapse",), leads_to=(*_LOST, "ratio-saturation", "kl-spike"),
+    explains=("entropy-collapse",), leads_to=_CLOSED,
     signs=(
         _COLLAPSED, _many_updates,
         measured("policy.clip_frac", over(0.05), "many updates are clipped", "the share of clipped tokens is {}", role="typical"),
@@ -141,7 +184,7 @@ cause(
 )  # fmt: skip
 cause(
     "sampling-too-cold", "rollouts are sampled at a low temperature, which leaves little to learn from",
-    explains=("entropy-collapse",), leads_to=_LOST,
+    explains=("entropy-collapse",), leads_to=_CLOSED,
     signs=(
         _COLLAPSED,
         configured("temperature", lambda value: value < 0.8, "the sampling temperature is low", "the sampling temperature is {}"),
@@ -154,7 +197,7 @@ cause(
 cause(
     "updates-too-large", "updates are too large: the learning rate is too high for this batch size",
     explains=("entropy-collapse", "entropy-explosion", "grad-norm-growth"),
-    leads_to=("ratio-saturation", "kl-spike", "kl-runaway", "grad-norm-spike", "grad-norm-growth", "reward-flatline", *_LOST),
+    leads_to=("grad-norm-spike", "grad-norm-growth", *_CLOSED),
     signs=(
         _STEP,
         found("grad-norm-spike", "the gradient norm spikes", role="typical"),

@@ -148,11 +148,12 @@ def _origin(best: _Candidate, fitting: Sequence[_Candidate], slack: float) -> _C
 
 
 def _precedes(one: _Candidate, other: _Candidate, slack: float) -> bool:
-    """Whether all that ``other`` explains follows from ``one``, and not the other way round."""
+    """Whether all that ``other`` explains follows from ``one``, and not the other way round: what began well before does not."""
     mine, theirs = ({finding.name for finding in candidate.own} for candidate in (one, other))
     leads = one.cause.leads_to == EVERYTHING or theirs <= set(one.cause.leads_to)
     leads = leads and not any(too_many((finding,), one.own) for finding in other.own)
     back = mine <= set(other.cause.leads_to) and not any(too_many((finding,), other.own) for finding in one.own)
+    back = back and one.onset >= other.onset - slack
     serious = one.pointed or any(finding.severity != "info" for finding in one.own)
     return leads and not back and not mine & theirs and serious and one.onset <= other.onset + slack
 

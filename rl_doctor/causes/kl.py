@@ -218,7 +218,7 @@ cause(
     signs=(
         changes("jumps", _KL, "the KL jumps from one step to the next and stays", "the KL to the reference", role="needed"),
         changes("jumps", ("optim.grad_norm", *_ENTROPY, "ref.own_surprise", *_REWARD),
-                "gradient, entropy or reward jump with it", "the first of these that is known", role="needed"),
+                "gradient, entropy or reward jump with it", "", role="needed"),
         found("grad-norm-spike", "the gradient peaks", role="typical"),
     ),
     advice=(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
+
+import numpy as np
 
 from rl_doctor.causes.registry import Look, Role, Sign, cause
 from rl_doctor.causes.scene import Scene
-from rl_doctor.causes.signs import configured, found, measured, over, under
+from rl_doctor.causes.signs import configured, found, measured, over, sign, under
 
 _STILL: Final = (
     "reward-flatline", "kl-flatline", "inert-ratio", "grad-zero", "grad-vanished", "entropy-collapse", "value-not-learning",
@@ -14,6 +17,8 @@ _STILL: Final = (
 )  # fmt: skip
 """What a policy that does not move shows."""
 _GONE: Final = ("grad-zero", "grad-vanished")
+_MOST: Final = 0.8
+"""Share of groups without variance from which on there is next to nothing to learn from."""
 
 
 def _gradient_gone() -> Sign:
@@ -27,13 +32,9 @@ def _gradient_gone() -> Sign:
 
 def _no_variance(role: Role) -> Sign:
     return measured(
-        "group.zero_std_frac", over(0.8), "in most groups all samples have the same reward",
+        "group.zero_std_frac", over(_MOST), "in most groups all samples have the same reward",
         "{}% of the groups have no variance", role=role, scale=100.0,
     )  # fmt: skip
-
-
-def _advantages_differ(role: Role) -> Sign:
-    return measured("adv.max", over(1e-6), "advantages differ from 0", "the largest advantage is {}", role=role)
 
 
 def _all_clipped(role: Role) -> Sign:
@@ -49,10 +50,39 @@ def _all_masked(role: Role) -> Sign:
     )  # fmt: skip
 
 
+_ADVANTAGES: Final = ("adv.max", "adv.min")
+_SOME_ADVANTAGE: Final = 0.01
+"""Advantages of groups without variance are 0 up to rounding."""
+
+
+def _largest_advantage(scene: Scene) -> float:
+    """How far the largest and the smallest advantage lie from 0, the nearer of those known at most steps; NaN if unknown."""
+    known = [series.values for name in _ADVANTAGES if (series := scene.series(name)) is not None]
+    return max((float(np.median(np.abs(values))) for values in known), default=math.nan)
+
+
+@sign("samples have advantages other than 0", *_ADVANTAGES, role="against")
+def _has_advantages(scene: Scene) -> Look:
+    size = _largest_advantage(scene)
+    if math.isnan(size):
+        return Look(None, "samples have advantages other than 0", None, scene.missing("adv.max"))
+    return Look(size > _SOME_ADVANTAGE, f"the advantages of a step reach {size:.3g}")
+
+
+@sign("groups differ in their rewards", "group.zero_std_frac", *_ADVANTAGES)
+def _signal(scene: Scene) -> Look:
+    share, size = scene.value("group.zero_std_frac"), _largest_advantage(scene)
+    if not math.isnan(share):
+        return Look(share < _MOST, f"{100.0 * share:.3g}% of the groups have no variance")
+    if not math.isnan(size):
+        return Look(size > _SOME_ADVANTAGE, f"the advantages of a step reach {size:.3g}")
+    return Look(None, "groups differ in their rewards", None, scene.missing("group.zero_std_frac"))
+
+
 cause(
     "no-signal-in-groups", "all samples of a group have the same reward, so that there is nothing to learn from",
     explains=_GONE, leads_to=("kl-flatline", "reward-component-idle", "inert-ratio"),
-    signs=(_gradient_gone(), _no_variance("needed"), _all_masked("against"), _advantages_differ("against")),
+    signs=(_gradient_gone(), _no_variance("needed"), _all_masked("against"), _has_advantages),
     advice=(
         "Filter prompts that are always or never solved, raise group_size, or use finer rewards.",
         "If responses are cut at the length limit, raise that first.",
@@ -81,9 +111,7 @@ cause(
     "loss-detached", "the loss has lost its gradient: logprobs are detached, or its scale underflows",
     explains=_GONE, leads_to=_STILL,
     signs=(
-        _gradient_gone(), measured("group.zero_std_frac", under(0.8), "groups differ in their rewards",
-                                   "{}% of the groups have no variance", scale=100.0),
-        _advantages_differ("typical"), _all_clipped("against"), _all_masked("against"),
+        _gradient_gone(), _signal, _all_clipped("against"), _all_masked("against"),
     ),
     advice=(
         "Check that the loss requires a gradient and that no logprob is detached or computed under no_grad.",

@@ -63,7 +63,9 @@ def end_by_themselves(role: Role = "needed") -> Sign:
         share = share_cut(scene)
         if math.isnan(share):
             return Look(None, "responses end before the length limit", None, ("finish_reason",))
-        return Look(share < 0.45, f"{share:.0%} of the responses are cut at the length limit")
+        if share < 0.45:
+            return Look(there=True, text=f"responses end by themselves: {share:.0%} are cut at the length limit")
+        return Look(there=False, text=f"{share:.0%} of the responses are cut at the length limit")
 
     return look
 
@@ -92,7 +94,19 @@ def varied(scene: Scene) -> Look:
     share = scene.value("data.duplicate_frac")
     if math.isnan(share):
         return Look(None, "responses differ from each other", None, scene.missing("data.duplicate_frac"))
-    return Look(share < 0.5, f"{share:.0%} of the responses repeat another of their group")
+    if share < 0.5:
+        return Look(there=True, text=f"responses differ: {share:.0%} repeat another of their group")
+    return Look(there=False, text=f"{share:.0%} of the responses repeat another of their group")
+
+
+@sign("hardly any response earns something", "reward.max", "reward.min")
+def _hardly_earned(scene: Scene) -> Look:
+    """Some response or none: where none does, the rewards cannot tell hard prompts from a scorer that fails."""
+    some = _ever_earned(wanted=True).look(scene)
+    if some.there is not False:
+        return some
+    level = scene.value("reward.max")
+    return Look(level <= 0.0, f"every response earns {level:.3g}, at every step")
 
 
 def _copies(role: Role) -> Sign:
@@ -141,7 +155,7 @@ cause(
     signs=(
         found_any("rewards hardly ever differ", "reward-flatline", "zero-variance-groups"),
         found("zero-variance-groups", "most groups fail as a whole", suspect="prompts-too-hard", role="typical"),
-        _ever_earned(wanted=True),
+        _hardly_earned,
         end_by_themselves(),
         found("reward-flatline", "every prompt is solved", role="against", suspect="task-solved"),
         found("zero-variance-groups", "most groups succeed as a whole", suspect="prompts-too-easy", role="against"),
@@ -154,7 +168,8 @@ cause(
         "Score a few stored responses by hand: a parser that misses nearly every right answer looks the same.",
     ),
     source="arXiv:2503.14476, section 3.2",
-    doc="""The scorer works, since some responses succeed; they are too few to compare with.""",
+    doc="""Where some responses succeed the scorer works, and they are too few to compare with. Where none does, prompts that are
+    too hard and a scorer that fails give the same rewards: only reading a few responses tells.""",
 )
 cause(
     "task-solved",

@@ -11,7 +11,8 @@ from rl_doctor.causes.signs import found, measured, over, under
 _SHIFT: Final = "logprob-misaligned"
 _FOLLOWS: Final = (
     *CONSEQUENCES, "stale-old-logprob", "missing-rollout-logprob", "temperature-mismatch", "observation-in-loss",
-    "mismatch-within-response", "kl-below-zero", "unfilled-logprob", "exponent-overflow",
+    "mismatch-within-response", "kl-below-zero", "unfilled-logprob", "exponent-overflow", "entropy-collapse", "looping-responses",
+    "length-truncation", "zero-variance-groups",
 )  # fmt: skip
 _SOURCE: Final = "public trainer issues; a shift keeps the mean log-ratio near 0, only the correlation at another offset shows it"
 _SHARE: Final = "mismatch.shifted_frac"

@@ -15,7 +15,8 @@ from rl_doctor.rules.spans import pooled
 
 CONSEQUENCES: Final = (
     "rollout-trainer-mismatch", "mismatch-in-some-rows", "unlawful-rollout-logprob", "tokens-contradict-entropy",
-    "sequence-weight-collapse", "ratio-saturation", "inert-ratio", "kl-spike", "kl-runaway", "reward-flatline",
+    "sequence-weight-collapse", "ratio-saturation", "kl-penalty-dominates", "grad-clipped-always",
+    "inert-ratio", "kl-spike", "kl-runaway", "reward-flatline",
     "grad-norm-spike", "mismatch-by-part",
 )  # fmt: skip
 """What follows where the logprobs of engine and trainer do not go together."""

@@ -21,6 +21,7 @@ from rl_doctor.causes.staleness_signs import (
 
 _RULE: Final = "stale-old-logprob"
 _FOLLOWS: Final = (
+    "kl-penalty-dominates", "grad-clipped-always",
     "ratio-saturation", "kl-spike", "kl-runaway", "rollout-trainer-mismatch", "inert-ratio", "reward-flatline", "grad-norm-spike",
     "grad-vanished", "stale-samples-uncorrected", "update-cut-short", "mismatch-before-explosion", "truncated-sampling-mismatch",
     "unlawful-rollout-logprob", "coarse-logprob", "mismatch-in-some-rows", "kl-below-zero", "tokens-contradict-entropy",

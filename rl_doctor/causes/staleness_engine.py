@@ -31,7 +31,8 @@ _RULES: Final = ("stale-old-logprob", "rollout-trainer-mismatch")
 _CACHED: Final = (*_RULES, "mismatch-in-some-rows", "recurring-prompts-worse")
 _FOUND: Final = found_any("engine and trainer are different policies", *_RULES)
 _FOLLOWS: Final = (
-    *_RULES, "mismatch-in-some-rows", "recurring-prompts-worse", "inert-ratio", "ratio-saturation",
+    *_RULES, "kl-penalty-dominates", "grad-clipped-always", "mismatch-in-some-rows", "recurring-prompts-worse", "inert-ratio",
+    "ratio-saturation",
     "stale-samples-uncorrected", "mismatch-before-explosion", "kl-spike", "kl-runaway", "reward-flatline", "reward-drift",
     "reward-variance-shift", "grad-norm-spike", "entropy-explosion", "length-explosion", "length-truncation",
     "temperature-mismatch", "kl-below-zero", "unlawful-rollout-logprob", "sudden-collapse", "tokens-contradict-entropy",
@@ -290,7 +291,7 @@ cause(
     "engine-weights-corrupted",
     "the engine's weights were corrupted or replaced at a synchronisation",
     explains=_RULES,
-    leads_to=(*_FOLLOWS, "zero-variance-groups", "entropy-collapse", "non-finite", "kl-penalty-dominates", "aborted-responses"),
+    leads_to=(*_FOLLOWS, "zero-variance-groups", "entropy-collapse", "non-finite", "aborted-responses"),
     signs=(
         _FOUND, grows(wanted=True), _jumps, _stays, with_role("against", _short), _old_side, nearest("against", *_TO_REFERENCE),
         some_rows_unrelated,

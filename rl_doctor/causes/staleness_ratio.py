@@ -190,6 +190,7 @@ def _builds_up(scene: Scene) -> Look:
 
 
 _TOO_MUCH: Final = (
+    "grad-clipped-always",
     "kl-spike", "kl-runaway", "grad-norm-spike", "grad-vanished", "entropy-collapse", "entropy-explosion", "reward-drift",
     "reward-flatline", "update-cut-short", "kl-penalty-dominates", "length-explosion", "length-truncation", "duplicate-samples",
     "zero-variance-groups", "near-zero-variance-groups", "reward-variance-shift", "reward-hacking-suspected", "non-finite",

@@ -25,10 +25,13 @@ from rl_doctor.rules.reading import (
     too_short,
 )
 from rl_doctor.rules.registry import Limits, Skip, rule
+from rl_doctor.rules.repetition import at_the_end
 from rl_doctor.rules.view import View
 
 _RECENT = 8
 """Last points that are compared with the early window too, where the late window has not moved yet."""
+_SOME = 5
+"""Responses that must loop: single ones are no sign."""
 ENTROPY = ("policy.entropy", "policy.old_entropy")
 
 
@@ -47,8 +50,8 @@ def _never_measured(series: Series) -> Skip | None:
 @rule(
     "RLD301", "entropy-collapse",
     severity="error",
-    optional=(*ENTROPY, *PROGRESS),
-    limits={"left": 0.25, "severe": 0.15, "z": 6.0, "fast": 0.25, "open": 0.25},
+    optional=(*ENTROPY, *PROGRESS, *TRUNCATION, "repeat.loop_frac"),
+    limits={"left": 0.25, "severe": 0.15, "z": 6.0, "fast": 0.25, "open": 0.25, "loops": 0.1, "cut": 0.5, "few": 12},
     cause="The policy became nearly deterministic before it learned: too many updates on too few prompts, a learning rate that "
     "is too high, or clipping that lets probable tokens grow but not improbable ones.",
     advice=(
@@ -58,7 +61,7 @@ def _never_measured(series: Series) -> Skip | None:
     ),
     avoids=(
         "A policy that starts with low entropy.",
-        "Entropy that falls while the reward rises (a warning at most) or stands at its ceiling (info).",
+        "Entropy that falls while the reward rises (a warning at most) or stands at its ceiling (info, unless responses loop).",
         "An entropy column that is 0 because it was never measured.",
     ),
     source="arXiv:2505.22617 (entropy mechanism); arXiv:2503.14476, section 3.1 (clip-higher)",
@@ -70,28 +73,29 @@ def entropy_collapse(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     good. Some fall is what learning looks like; the question is what was bought with it.
 
     The late level (or that of the last 8 points) is compared with the run's own early window, as a ratio. It fires if at most
-    `left` remains and the difference of logarithms is `z` standard errors. The reward decides the severity: an error if at most
-    `severe` remains and the reward neither rises nor stands at its ceiling, or falls after the onset; info if it stands at its
-    ceiling and had all but `open` of its gain when the entropy had fallen, so that little was left to explore for; a warning
-    otherwise, also if the reward was not recorded. A fall that is over within `fast` of the run, counted from its onset, is
-    said to be sudden. A fall to `left` from one step to the next is a warning from the fourth step after it on, before
-    windows can tell.
+    `left` remains and the difference of logarithms is `z` standard errors; a run of `few` steps or more that is too short for
+    that, if its last third lies at `severe` of its first third or below and no step of it above `left`. The reward decides the
+    severity: an error if at most `severe` remains and the reward neither rises nor stands at its ceiling, or falls after the
+    onset; info if it stands at its ceiling and had all but `open` of its gain when the entropy had fallen, so that little was
+    left to explore for; a warning otherwise, also if the reward was not recorded. It is a warning at least, and not what
+    learning looks like, where at most `severe` remains and a share of `loops` of the long responses of the end loops, or `cut`
+    of all came to be cut for their length after less than half of that were. A fall that is over within `fast` of the run,
+    counted from its onset, is said to be sudden. It begins where the entropy has gone for good by a third of what `left` asks.
+    A fall to `left` from one step to the next is a warning from the fourth step after it on, before windows can tell.
     """
     series = first_of(view, *ENTROPY)
     if series is None:
         yield lacking(view, *ENTROPY)
         return
-    if skip := _never_measured(series) or too_short(series):
+    if skip := _never_measured(series):
         yield skip
         return
     values = _logarithm(series)
-    moved = trend.change(values)
-    if math.exp(moved.difference) > limits["left"]:
-        moved = trend.change(values, _RECENT)
-    left = math.exp(moved.difference)
-    if left > limits["left"] or moved.z > -limits["z"]:
-        yield from _just_now(view, series, values, limits)
+    moved = _fallen(values, limits)
+    if moved is None:
+        yield from (skip,) if (skip := too_short(series)) else _just_now(view, series, values, limits)
         return
+    left = math.exp(moved.difference)
     begin = trend.onset(values, moved.early, rising=False, share=0.3, end=moved.late.center)
     reached = trend.onset(values, moved.early, rising=False, share=0.8, end=moved.late.center)
     reward = progress(view, int(series.steps[begin]))
@@ -99,18 +103,51 @@ def entropy_collapse(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     if severity == "warning" and _solved(reward, int(series.steps[reached]), limits["open"]):
         severity = "info"
     suspect = "exploration-used-up" if reward.good else ""
+    if left <= limits["severe"] and _degenerate(view, limits):
+        severity, cause, suspect = ("warning" if severity == "info" else severity), None, "policy-closes-up"
+    first = trend.onset(values, moved.early, rising=False, share=0.3, end=moved.early.center + math.log(limits["left"]))
     pace = "suddenly" if reached - begin <= limits["fast"] * len(series) else "gradually"
     yield Hit(
         f"Entropy fell {pace} to {left:.0%} of its start ({math.exp(moved.early.center):.3g} to "
         f"{math.exp(moved.late.center):.3g}) "
-        f"from step {series.steps[begin]} on; {reward.words()}",
+        f"from step {series.steps[first]} on; {reward.words()}",
         severity,
-        (change_evidence(series, begin, moved, limits["left"]),),
+        (change_evidence(series, first, moved, limits["left"]),),
         cause=cause,
         ruled_out=("low entropy from the start: the limit is relative to the run's own early window",),
         unchecked=() if reward.series is not None else ("whether the run learned meanwhile: reward",),
         suspect=suspect,
     )
+
+
+def _fallen(values: trend.Floats, limits: Limits) -> trend.Change | None:
+    """The end against the beginning, if the entropy fell; None if not, or if too few points show it."""
+    if values.size >= trend.SHORTEST:
+        moved = trend.change(values)
+        if math.exp(moved.difference) > limits["left"]:
+            moved = trend.change(values, _RECENT)
+        return None if math.exp(moved.difference) > limits["left"] or moved.z > -limits["z"] else moved
+    if values.size < limits["few"]:
+        return None
+    third = values.size // 3
+    first, last = trend.window(values, 0, third - 1), trend.window(values, values.size - third, values.size - 1)
+    highest = float(values[last.first :].max()) - first.center
+    gone = last.center - first.center <= math.log(limits["severe"]) and highest <= math.log(limits["left"])
+    return trend.Change(first, last, -math.inf) if gone else None
+
+
+def _degenerate(view: View, limits: Limits) -> bool:
+    """Whether what the policy writes at the end shows that it closed up: responses loop, or have come to be cut."""
+    loops = view.get("repeat.loop_frac")
+    if loops is not None:
+        share, number = at_the_end(loops, 24)
+        if share >= limits["loops"] and share * number >= _SOME:
+            return True
+    cut = first_of(view, *TRUNCATION)
+    if cut is None or len(cut) < 8:
+        return False
+    part = len(cut) // 4
+    return float(np.median(cut.values[-part:])) >= limits["cut"] > 2.0 * float(np.median(cut.values[:part]))
 
 
 def _just_now(view: View, series: Series, values: trend.Floats, limits: Limits) -> Iterator[Hit]:

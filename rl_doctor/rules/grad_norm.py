@@ -18,7 +18,6 @@ from rl_doctor.rules.reading import (
     lacking,
     positive,
     progress,
-    recovery,
     rounding,
     span,
     times,
@@ -89,7 +88,7 @@ def grad_norm_spike(view: View, limits: Limits) -> Iterator[Hit | Skip]:
     post = bound is not None and float(np.mean(np.isclose(series.values, bound, rtol=1e-3))) > 0.5
     yield Hit(
         f"Gradient norm reached {worst.value:.3g}, {times(worst.factor)} its level of {worst.level:.3g}, at "
-        f"{span(series, worst.first, worst.last)} {recovery(worst, len(series))}",
+        f"{span(series, worst.first, worst.last)} {worst.outcome}",
         severity,
         tuple(
             evidence(series, e.first, e.last, value=e.value, baseline=e.level, limit=limits["factor"] * e.level)

@@ -22,7 +22,6 @@ from rl_doctor.rules.reading import (
     logged,
     positive,
     progress,
-    recovery,
     span,
     times,
     too_short,
@@ -140,7 +139,7 @@ def _spike(view: View, words: str, series: Series, found: list[trend.Excursion],
         severity = "warning"
     else:
         severity = "info"
-    state = recovery(worst, n)
+    state = worst.outcome
     passing = worst.recovered and len(found) <= max(_FEW, 0.02 * n)
     more = f" (the largest of {len(found)})" if len(found) > 1 else ""
     ruled_out, unchecked = _spike_company(view, series, worst)

@@ -130,14 +130,6 @@ def rounding(series: Series) -> float:
     return 0.0
 
 
-def recovery(found: trend.Excursion, points: int) -> str:
-    """Whether a series of so many points came back from an excursion, in words."""
-    if found.recovered:
-        return "and recovered"
-    since = points - 1 - found.last
-    return "and is lower since, for too few steps to call it over" if 0 < since < 5 else "and has not recovered"
-
-
 def positive(series: Series) -> Series:
     """The points above 0: a step on which a non-negative quantity is exactly 0 says nothing about its level."""
     return series.where(series.values > 0.0)
@@ -171,8 +163,8 @@ class Progress:
         """For a finding's text."""
         if self.series is None:
             return "the reward was not recorded"
-        if np.ptp(self.series.values) == 0.0:
-            return "the reward is the same at all steps"
+        if len(self.series) > 1 and float(np.ptp(self.series.values)) == 0.0:
+            return f"the reward is {float(self.series.values[0]):.3g} at every step"
         if self.course == "unknown":
             return "the reward has too few steps to tell its course"
         first, last = trend.early(self.series.values).center, trend.late(self.series.values).center

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_doctor.analyzer.series import Series
 from rl_doctor.report.model import Hit, Severity
 from rl_doctor.rules.reading import PROGRESS, TRUNCATION, evidence, first_of, lacking, progress
 from rl_doctor.rules.registry import Limits, Skip, rule
@@ -19,7 +20,7 @@ from rl_doctor.rules.view import View
     "looping-responses",
     severity="error",
     optional=("repeat.loop_frac", "repeat.loop_cut_frac", "repeat.rows", *TRUNCATION, *PROGRESS),
-    limits={"share": 0.1, "most": 0.5, "responses": 24, "few": 16, "loops": 5, "sigmas": 3.0, "cut": 0.3},
+    limits={"share": 0.1, "many": 0.3, "most": 0.5, "responses": 24, "few": 16, "loops": 5, "sigmas": 3.0, "cut": 0.3},
     cause="The policy, or what generates for it, falls into a circle and does not come out of it.",
     advice=(
         "Read the samples named: they show whether it is text that repeats, or one token from the first position on.",
@@ -38,8 +39,9 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     A response of 32 tokens or more loops if its last 24 tokens or more repeat those before them with a period of 16 or less.
     Fires if in the last fifth of the run, or as far back as there are ``responses`` of them, at least ``share`` of these
     responses do (``loops`` at least), by ``sigmas`` standard errors above half of that: an error where it is above ``most`` by
-    as many (``few`` responses do for that). Else it is info if the reward rises all the same, or where ``cut`` of all responses
-    are cut for their length: length-truncation tells, with loops as one of its causes.
+    as many (``few`` responses do for that), else a warning, or info if the reward rises all the same. Where ``cut`` of all
+    responses are cut for their length, it is a warning from ``many`` on whatever the reward does: loops are then why they are
+    cut, and a longer limit does not help. Below, length-truncation tells, with loops as one of its causes, and this is info.
     """
     series = view.get("repeat.loop_frac")
     if series is None:
@@ -49,8 +51,7 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     if number < limits["few"]:
         yield Skip("length", f"inconclusive: {number} responses of 32 tokens or more, and {limits['few']:.0f} are needed")
         return
-    late = _late(series.counts, limits["responses"])
-    share, count = pooled(series, late), int(series.counts[late].sum())
+    share, count = at_the_end(series, limits["responses"])
     error = np.sqrt(max(share * (1.0 - share), 1.0 / max(count, 1)) / max(count, 1))
     loops = share * count
     if share < limits["share"] or loops < limits["loops"] or share - limits["sigmas"] * error < 0.5 * limits["share"]:
@@ -62,8 +63,9 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
         return
     severity: Severity = "error" if most else "warning"
     shortened = first_of(view, *TRUNCATION)
-    told = shortened is not None and pooled(shortened, _late(shortened.counts, limits["responses"])) >= limits["cut"]
-    severity = "info" if not most and (told or reward.good) else severity
+    told = shortened is not None and at_the_end(shortened, limits["responses"])[0] >= limits["cut"]
+    if not most and (share < limits["many"] if told else reward.good):
+        severity = "info"
     cut = view.get("repeat.loop_cut_frac")
     begin = int(np.argmax(series.values >= 0.5 * share))
     among = "" if cut is None else f"; of those cut for their length {pooled(cut):.0%}"
@@ -71,6 +73,12 @@ def looping_responses(view: View, limits: Limits) -> Iterable[Hit | Skip]:
     found = evidence(series, begin, -1, value=share, limit=limits["share"])
     samples = view.samples("repeat.rows", int(series.steps[begin]), int(series.steps[-1]))
     yield Hit(f"{message}; {reward.words()}", severity, (found,), samples=samples)
+
+
+def at_the_end(series: Series, least: float) -> tuple[float, int]:
+    """Share over the last fifth of the steps, further back until there are ``least`` responses, and their number."""
+    late = _late(series.counts, least)
+    return pooled(series, late), int(series.counts[late].sum())
 
 
 def _late(counts: NDArray[np.int64], least: float) -> NDArray[np.bool_]:

@@ -70,13 +70,21 @@ def kl_penalty_dominates(view: View, limits: Limits) -> Iterator[Hit | Skip]:
             f"KL penalty {words} is {penalty:.3g}, {times(penalty / size)} {scale.metric} ({size:.3g}), with kl_coef "
             f"{coefficient:g}; {reward.words()}",
             "info" if reward.course == "rising" and penalty < limits["far"] * size else "warning",
-            (evidence(kl, trend.late(kl.values, 0.3).first, -1, value=penalty, baseline=size, limit=limits["ratio"] * size),),
+            (
+                evidence(kl, trend.late(kl.values, 0.3).first, -1, value=_level(kl)),
+                evidence(scale, trend.late(scale.values, 0.3).first, -1, value=size),
+            ),
         )
+
+
+def _level(kl: Series) -> float:
+    """Size of the KL at the end of the run."""
+    return float(np.median(np.abs(kl.values[trend.late(kl.values, 0.3).first :])))
 
 
 def _against(view: View, kl: Series, coefficient: float) -> tuple[float, Series, str] | Skip:
     """The penalty at the end of the run, the series to hold it against, and what it is counted per."""
-    level = float(np.median(np.abs(kl.values[trend.late(kl.values, 0.3).first :])))
+    level = _level(kl)
     if not view.config.kl_in_reward:
         scale = first_of(view, "adv.std", "adv.abs_mean")
         return (

@@ -26,6 +26,10 @@ SHORTEST: Final = 24
 """Fewer points than this carry no trend: the early window and the late window would overlap or be empty."""
 
 
+_TOLD: Final = 5
+"""Points after an excursion from which on it can be told whether it is over."""
+
+
 @frozen
 class Window:
     """Median and robust spread of a stretch of a series: points ``first`` to ``last``, both included."""
@@ -79,7 +83,8 @@ class Jump:
 class Excursion:
     """Points ``first`` to ``last`` (both included) at which a positive series stands a multiple above its local level.
 
-    ``recovered`` says that the points after it are back near the level; an excursion at the end of the series is not.
+    ``recovered`` says that the points after it, of which there are ``after``, are back near the level; an excursion at the end
+    of the series is not.
     """
 
     first: int
@@ -88,6 +93,16 @@ class Excursion:
     value: float
     level: float
     recovered: bool
+    after: int = 0
+
+    @property
+    def outcome(self) -> str:
+        """What came of it, for a finding's text."""
+        if self.recovered:
+            return "and recovered"
+        if not self.after:
+            return "and has not recovered"
+        return "and stood below the limit again at the end" if self.after < _TOLD else "and came back only in part"
 
     @property
     def factor(self) -> float:
@@ -323,13 +338,13 @@ def excursions(values: Floats, factor: float, sigmas: float = 6.0) -> tuple[Excu
             back = before <= least_rise * level and _comes_back(values[last + 1 :], least_rise * before)
             if not back:
                 continue  # growth that goes on, not an excursion
-        found.append(Excursion(first, last, peak, float(values[peak]), level, back))
+        found.append(Excursion(first, last, peak, float(values[peak]), level, back, values.size - 1 - last))
     return tuple(found)
 
 
 def _comes_back(after: Floats, bar: float) -> bool:
     """Whether some stretch of up to 5 points after an excursion lies below ``bar``; what decays slowly comes back too."""
-    if after.size < 5:
+    if after.size < _TOLD:
         return after.size >= 2 and float(np.median(after)) < bar
     return bool(np.any(sliding_medians(after, 5) < bar))
 

@@ -38,7 +38,34 @@ def test_entropy_of_zero_everywhere_was_not_measured(code: str) -> None:
 
 @pytest.mark.parametrize("code", ["RLD301", "RLD302"])
 def test_short_is_inconclusive(code: str) -> None:
-    assert result(code, {"policy.entropy": np.geomspace(1, 0.01, 12)}).reason == "length"
+    assert result(code, {"policy.entropy": np.geomspace(1, 0.01, 11)}).reason == "length"
+
+
+def test_a_short_run_that_loses_nearly_all_entropy_is_a_warning() -> None:
+    assert severity("RLD301", {"policy.entropy": np.geomspace(3.2, 0.2, 20)}) == "warning"
+    assert result("RLD301", {"policy.entropy": np.geomspace(3.2, 0.8, 20)}).reason == "length"
+    back = np.where(np.arange(20) == 18, 3.0, np.geomspace(3.2, 0.2, 20))
+    assert result("RLD301", {"policy.entropy": back}).reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("sign", "suspect"),
+    [("", "exploration-used-up"), ("repeat.loop_frac", "policy-closes-up"), ("length.limit_frac", "policy-closes-up")],
+)
+def test_loops_and_cuts_are_not_what_learning_looks_like(sign: str, suspect: str) -> None:
+    fall = 2.5 * np.exp(-5.0 * np.clip((TIME - 100) / 200, 0, 1)) * _noise()
+    grown = {sign: np.clip((TIME - 150) / 200, 0.02, 0.9)} if sign else {}
+    (found,) = result("RLD301", {"policy.entropy": fall, **_reward("rising"), **grown}).findings
+    assert (found.severity, found.suspect) == ("warning", suspect)
+
+
+def test_the_onset_does_not_depend_on_how_far_the_entropy_falls() -> None:
+    begins = set()
+    for depth in (3.0, 9.0):
+        fall = np.exp(-depth * np.clip((TIME - 100) / 200 * 9.0 / depth, 0, 1)) * _noise()
+        (found,) = result("RLD301", {"policy.entropy": fall, **_reward("flat")}).findings
+        begins.add(found.first_step)
+    assert len(begins) == 1
 
 
 @pytest.mark.parametrize("start", [0.05, 0.3, 2.5])

@@ -271,6 +271,6 @@ def test_reference_is_not_judged_by_noise_nor_surely_by_a_kl_of_unknown_kind() -
 def test_a_spike_that_is_lower_at_the_last_step_is_not_told_as_one_that_stays() -> None:
     kl = _steady(60)
     kl[-3:-1] *= 30
-    assert "is lower since" in _words("RLD203", {"policy.kl_old_k3": kl})
+    assert "stood below the limit again at the end" in _words("RLD203", {"policy.kl_old_k3": kl})
     kl[-1] *= 30
     assert "has not recovered" in _words("RLD203", {"policy.kl_old_k3": kl})
