@@ -112,6 +112,8 @@ _LOST: Final = (
     "zero-variance-groups", "near-zero-variance-groups", "grad-vanished", "grad-zero", "kl-flatline", "duplicate-samples",
     "reward-flatline", "length-collapse", "same-answer-rewarded",
 )  # fmt: skip
+
+
 @sign("more responses are cut at the length limit after it", *TRUNCATION, role="typical")
 def _came_cut(scene: Scene) -> Look:
     words = "more responses are cut at the length limit after it"

@@ -31,7 +31,8 @@ _RULES: Final = ("stale-old-logprob", "rollout-trainer-mismatch")
 _CACHED: Final = (*_RULES, "mismatch-in-some-rows", "recurring-prompts-worse")
 _FOUND: Final = found_any("engine and trainer are different policies", *_RULES)
 _FOLLOWS: Final = (
-    *_RULES, "kl-penalty-dominates", "grad-clipped-always", "mismatch-in-some-rows", "recurring-prompts-worse", "inert-ratio", "ratio-saturation",
+    *_RULES, "kl-penalty-dominates", "grad-clipped-always", "mismatch-in-some-rows",
+    "recurring-prompts-worse", "inert-ratio", "ratio-saturation",
     "stale-samples-uncorrected", "mismatch-before-explosion", "kl-spike", "kl-runaway", "reward-flatline", "reward-drift",
     "reward-variance-shift", "grad-norm-spike", "entropy-explosion", "length-explosion", "length-truncation",
     "temperature-mismatch", "kl-below-zero", "unlawful-rollout-logprob", "sudden-collapse", "tokens-contradict-entropy",
