@@ -50,12 +50,12 @@ class Unmet:
     Attributes:
         reasons: (name, why) of those that the trainer's table says how to recompute.
         absent: number of those that it says cannot be recomputed from what is recorded.
-        unknown: number of those that it does not define.
+        unknown: those that it does not define.
     """
 
     reasons: tuple[tuple[str, str], ...] = ()
     absent: int = 0
-    unknown: int = 0
+    unknown: tuple[str, ...] = ()
 
 
 def version_words(info: RunInfo) -> str:
@@ -74,18 +74,19 @@ def unmet(info: RunInfo, columns: Collection[str], names: Collection[str]) -> Un
     trainer = find_trainer(info.trainer)
     reasons: list[tuple[str, str]] = []
     asked: list[str] = []
-    absent = unknown = 0
+    absent = 0
+    unknown: list[str] = []
     for name in sorted(names):
         told = _sorted_out(name, trainer, info, columns)
         absent += told == "absent"
-        unknown += told == "unknown"
+        unknown += [name] if told == "unknown" else []
         if told == "defined":
             asked.append(name)
         elif told not in {"absent", "unknown"}:
             reasons.append((name, told))
     if trainer is not None and asked:
         reasons += _Asked(info, columns, trainer, frozenset(asked)).reasons()
-    return Unmet(tuple(sorted(reasons)), absent, unknown)
+    return Unmet(tuple(sorted(reasons)), absent, tuple(unknown))
 
 
 def _sorted_out(name: str, trainer: Trainer | None, info: RunInfo, columns: Collection[str]) -> str:

@@ -18,6 +18,7 @@ _NOTHING_EARNED: Final = (
     "sudden-collapse", "aborted-responses", "reward-variance-shift", "length-explosion",
 )  # fmt: skip
 """What follows where responses are cut before they can earn anything."""
+_LONG: Final = 100
 _CUT: Final = found("length-truncation", "many responses are cut at the length limit")
 
 
@@ -31,7 +32,7 @@ def _most_cut(scene: Scene) -> Look:
     share, step = _share_cut(scene)
     if math.isnan(share):
         return Look(None, "most responses are cut at the length limit", None, ("finish_reason", "config.max_response_length"))
-    return Look(share >= 0.45, f"{share:.0%} of the responses are cut", step)
+    return Look(share >= 0.45, f"{share:.0%} of the responses of all these steps are cut", step)
 
 
 def _earning(role: Role) -> Sign:
@@ -76,6 +77,11 @@ def _end_untrained(role: Role) -> Sign:
     )  # fmt: skip
 
 
+def _digits(value: float) -> str:
+    """Format of a number of tokens: short lengths with decimals, which their growth is told by."""
+    return ".0f" if value >= _LONG else ".3g"
+
+
 @sign("responses grew towards the limit", "length.mean")
 def _grew(scene: Scene) -> Look:
     series = scene.view.get("length.mean")
@@ -83,7 +89,8 @@ def _grew(scene: Scene) -> Look:
         return Look(None, "responses grew towards the limit", None, ("response_length",))
     part = max(len(series) // 5, 2)
     first, last = float(series.values[:part].mean()), float(series.values[-part:].mean())
-    return Look(last >= 1.25 * first, f"mean length goes from {first:.0f} to {last:.0f} tokens", int(series.steps[0]))
+    told = f"mean length goes from {first:{_digits(first)}} to {last:{_digits(last)}} tokens"
+    return Look(last >= 1.25 * first, told, int(series.steps[0]))
 
 
 cause(

@@ -143,7 +143,8 @@ cause(
         ),
         measured(
             "mask.count_sums_off", under(1e-6), "over a step the counts are those of the responses, in another order",
-            "over a step the counts and their squares add up to those of the responses but for {}%", scale=100,
+            "summed over a step, the rows' numbers of trained tokens (and their squares) are {}% off those of the responses",
+            scale=100,
         ),
         BY_RANK,
     ),

@@ -14,8 +14,8 @@ from rl_doctor.causes.signs import found, measured, over, sign
 _SOURCE: Final = "public reports: NaN in one number at a step, then in all, and one token over and over"
 
 _GO_BACK: Final = (
-    "If logprobs stay NaN from there on, go back to a checkpoint from before the first step named: such weights do not recover. "
-    "If they are finite on the steps after, the update was skipped."
+    "If the loss, the gradient norm or logprobs stay NaN from there on, go back to a checkpoint from before the first step named"
+    ": such weights do not recover. If they are finite, the update was skipped, or did not use the numbers that broke."
 )
 
 
@@ -70,12 +70,13 @@ def _earliest(scene: Scene) -> Look:
     own = scene.results.get("non-finite")
     begin = min((item.first_step for item in own.findings if item.first_step is not None), default=None) if own else None
     if begin is None:
-        return Look(None, "other findings begin with it or after it")
+        return Look(None, "other findings begin with it or after it: it has no first step")
     others = [item.first_step for one in scene.results.values() for item in one.findings if item.first_step is not None]
     later = sum(step >= begin for step in others) - 1
     if later < 1:
-        return Look(None, "other findings begin with it or after it")
-    return Look(there=True, text=f"{later} findings begin with it or after it", step=begin)
+        return Look(None, "other findings begin with it or after it: there are none from that step on")
+    told = f"from that step on there {'is' if later == 1 else 'are'} {later} other finding{'' if later == 1 else 's'}"
+    return Look(there=True, text=told, step=begin)
 
 
 def _first(

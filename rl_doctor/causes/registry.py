@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -22,9 +22,15 @@ def unseen(words: str) -> str:
     return f"nothing shows that {words}"
 
 
-def elsewhere(codes: str) -> str:
-    """What a look tells where rules found what it is about, and took it for something else: nothing that was found is denied."""
-    return f"what {codes} found points to something else"
+def elsewhere(codes: str, suspects: Iterable[str] = ()) -> str:
+    """What a look tells where rules found what it is about, and took it for something else: nothing that was found is denied.
+
+    Args:
+        codes: of the rules.
+        suspects: names of the causes that they recognised, as far as they did.
+    """
+    label = next((_CAUSES[name].label for name in suspects if name in _CAUSES), None)
+    return f"what {codes} found is another case ({label})" if label else f"what {codes} found does not have its marks"
 
 
 @frozen

@@ -35,7 +35,8 @@ def found(rule: str, words: str, *, role: Role = "needed", suspect: Collection[s
         if result.outcome == "skipped":
             return Look(None, words, None, result.missing)
         other = {finding.code: None for finding in result.findings}
-        return Look(there=False, text=elsewhere(", ".join(other)) if other else unseen(words))
+        suspects = [finding.suspect for finding in result.findings]
+        return Look(there=False, text=elsewhere(", ".join(other), suspects) if other else unseen(words))
 
     return Sign(words, role, (), look)
 

@@ -28,7 +28,7 @@ def summary_of(run: Run, reading: Reading, analysis: Analysis, blank: Sequence[s
     left = compared.left
     return replace(
         _summary(run, reading.logged, told), reconciled=reconciled(compared.comparisons),
-        not_recomputed=left.reasons, not_recomputable=left.absent, undefined=left.unknown,
+        not_recomputed=left.reasons, not_recomputable=left.absent, undefined=len(left.unknown), undefined_names=left.unknown,
     )  # fmt: skip
 
 

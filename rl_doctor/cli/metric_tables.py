@@ -104,7 +104,10 @@ def to_text(analysis: Analysis, width: int) -> str:
         parts.append(f"{_MARK} an estimate: the tokens of only some sequences were kept at that step\n")
     if analysis.missing:
         longest = max(map(len, analysis.missing))
-        rows = (f"{name:<{longest}}  needs {', '.join(lacking)}\n" for name, lacking in analysis.missing.items())
+        rows = (
+            f"{name:<{longest}}  {'is not in the log' if tuple(lacking) == (name,) else 'needs ' + ', '.join(lacking)}\n"
+            for name, lacking in analysis.missing.items()
+        )
         parts.append("Not computed:\n" + "".join(rows))
     return "\n".join(parts)
 

@@ -233,8 +233,8 @@ class RunSummary:
 
     ``logged_values`` counts what the trainer itself logged, ``reconciled`` are those of its numbers that were recomputed,
     ``not_recomputed`` those that could be but were not, each with the reason; ``not_recomputable`` counts those that cannot be
-    from what is recorded, ``undefined`` those that the trainer's table does not define. ``sampling`` is the share of groups
-    whose tokens were kept, where not all were.
+    from what is recorded, ``undefined`` those that the trainer's table does not define,
+    ``undefined_names`` their names. ``sampling`` is the share of groups whose tokens were kept, where not all were.
     """
 
     path: str
@@ -255,6 +255,7 @@ class RunSummary:
     not_recomputed: tuple[tuple[str, str], ...] = ()
     not_recomputable: int = 0
     undefined: int = 0
+    undefined_names: tuple[str, ...] = ()
 
     @property
     def only_logged(self) -> bool:

@@ -104,7 +104,10 @@ def not_recomputed(run: RunSummary) -> list[str]:
     if run.not_recomputable:
         parts.append(f"{run.not_recomputable:,} cannot be from what is recorded")
     if run.undefined:
-        parts.append(f"{run.undefined:,} {'is' if run.undefined == 1 else 'are'} not defined for this trainer")
+        names = run.undefined_names[:_NAMED]
+        more = f" and {run.undefined - len(names)} more" if run.undefined > len(names) else ""
+        named = f" ({', '.join(names)}{more})" if names else ""
+        parts.append(f"of {run.undefined:,} no definition is known{named}")
     return ["; ".join(parts)] if parts else []
 
 

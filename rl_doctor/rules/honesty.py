@@ -148,8 +148,8 @@ def _contradicted(view: View, name: str, limits: Limits) -> Hit | None:
     side = "less" if level < 0.0 else "more"
     entropy = "old entropy" if "old" in name else "entropy"
     message = (
-        f"the sampled tokens cost {abs(level):.3f} nat {side} than the {entropy} of the policy ({abs(part):.0%}), which is what "
-        f"they cost in the mean, at steps {first} to {last}"
+        f"the mean -logprob of the sampled tokens is {abs(level):.3f} nat {side} than the {entropy} ({abs(part):.0%} of it), and "
+        f"for tokens that the policy itself samples the two are equal, at steps {first} to {last}"
     )
     severity: Severity = "warning" if abs(part) >= limits["large"] else "info"
     cause = (

@@ -250,7 +250,7 @@ def _cause(item: Comparison, fitting: list[Fit]) -> str:
     words, left = _listed(alike)
     if words:
         more = f", and {left} more that this run cannot tell apart; {_TELL_APART}" if left else ""
-        text += f". The data cannot tell that from this: it {words}{more}"
+        text += f". In this run the same numbers result if it {words}{more}"
     words, left = _listed(others)
     if words:
         text += f". It fits as well, within the precision of the log, that it {words}{f'; or {left} more' if left else ''}"

@@ -78,7 +78,7 @@ def test_cut_responses_that_earn_like_others_are_no_error() -> None:
     assert "earn no less for it" in found.cause, "a limit that is too short is no advice here"
 
 
-@pytest.mark.parametrize(("loops", "expected"), [(0.99, {"error"}), (0.4, {"info"})])
+@pytest.mark.parametrize(("loops", "expected"), [(0.99, {"error"}), (0.4, {"warning"})])
 def test_loops_in_nearly_all_responses_are_told_beside_truncation(loops: float, expected: set[str]) -> None:
     values = {"repeat.loop_frac": np.full(N, loops), "length.truncated_frac": np.ones(N)}
     assert severity("RLD022", values) in expected

@@ -157,7 +157,7 @@ def test_what_reproduces_the_log_is_the_cause_and_what_does_not_is_ruled_out() -
     assert finding.cause.startswith("The logged number is squared. ")
     assert "; squared gives" in finding.message
     assert "equals the log in 20 of the 20 steps looked at" in finding.message
-    assert "The data cannot tell that from this: it is times itself. It fits as well, within the precision" in finding.cause
+    assert "In this run the same numbers result if it is times itself. It fits as well, within the precision" in finding.cause
     assert finding.ruled_out == ("kl: cubed",)
     assert finding.unchecked == ("padded (or not), wide (needs padded_width)", "sampled (needs token, seed)")
 

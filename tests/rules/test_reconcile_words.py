@@ -20,9 +20,9 @@ def test_of_many_that_the_data_cannot_tell_apart_three_are_listed() -> None:
     names = ("squared", "times itself", "to the second", "by itself", "a square")
     finding = found(replace(comparison(TRUE**2), explanations=tuple(explanation(name, TRUE**2) for name in names)))
     assert finding.cause == (
-        "The logged number is squared. The data cannot tell that from this: it is times itself; or is to the second, and 2 more "
-        "that this run cannot tell apart; unequal numbers of micro-batches, mini-batches, epochs and ranks, and of tokens in "
-        "them, would tell them."
+        "The logged number is squared. In this run the same numbers result if it is times itself; or is to the second, and 2 "
+        "more that this run cannot tell apart; unequal numbers of micro-batches, mini-batches, epochs and ranks, and of tokens "
+        "in them, would tell them."
     )
 
 

@@ -77,7 +77,7 @@ def test_what_was_found_is_not_denied_where_a_rule_took_it_for_something_else() 
     declare("cut", ("mismatch",), SLOPE, found("mismatch", "it is a stretched copy", suspect="cut"))
     (entry,) = diagnose(view(m__slope={10: 1.0}), [result(finding("mismatch", suspect="tempered"))])
     assert entry.name == "tempered"
-    assert entry.ruled_out == ("label of cut: what RLD008 found points to something else",)
+    assert entry.ruled_out == ("label of cut: what RLD008 found is another case (label of tempered)",)
 
 
 def test_a_number_from_outside_the_findings_steps_moves_no_onset() -> None:

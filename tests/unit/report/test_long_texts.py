@@ -43,10 +43,8 @@ def test_what_was_not_recomputed_is_one_line() -> None:
     (line,) = not_recomputed(RUN)
     assert line == (
         "4 numbers: actor/entropy (needs old_entropy), actor/kl_loss (no step has rows of all 4 ranks), critic/vf_loss "
-        "(needs value) and 1 more (the JSON report lists all); 12 cannot be from what is recorded; 1 is not defined for this "
-        "trainer"
+        "(needs value) and 1 more (the JSON report lists all); 12 cannot be from what is recorded; of 1 no definition is "
+        "known"
     )
-    assert not_recomputed(replace(RUN, not_recomputed=(), not_recomputable=0, undefined=2)) == [
-        "2 are not defined for this trainer"
-    ]
+    assert not_recomputed(replace(RUN, not_recomputed=(), not_recomputable=0, undefined=2)) == ["of 2 no definition is known"]
     assert not_recomputed(replace(RUN, not_recomputed=(), not_recomputable=0, undefined=0)) == []
