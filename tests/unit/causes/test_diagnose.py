@@ -193,3 +193,10 @@ def test_two_causes_that_lead_to_each_other_are_told_by_their_weight() -> None:
     declare("two", ("bb",), found("bb", "seen"), leads_to=("a",))
     (entry,) = diagnose(view(), [result(finding("a", severity="warning")), result(finding("bb"))])
     assert (entry.name, [item.name for item in entry.followed_by]) == ("two", ["a"])
+
+
+def test_of_two_causes_that_lead_to_each_other_the_one_that_began_well_before_leads() -> None:
+    declare("one", ("a",), found("a", "seen"), leads_to=("bb",))
+    declare("two", ("bb",), found("bb", "seen"), leads_to=("a",))
+    (entry,) = diagnose(view(), [result(finding("a", 10, 40, "warning")), result(finding("bb", 25, 40))])
+    assert (entry.name, [item.name for item in entry.followed_by], entry.severity) == ("one", ["bb"], "error")
