@@ -61,7 +61,7 @@ def picture(
         return Text(words.say("reading", path=printable(path)), "dim")
     if (sight := look.sight) is None:
         return Text(_problem(look, words, path), "yellow")
-    head = [printable(sight.path), sight.about, *_progress(sight, words, now)]
+    head = [printable(sight.path), words.tell(sight.about), *_progress(sight, words, now)]
     parts: list[RenderableType] = [Text(" · ".join(filter(None, head)))]
     style = "bold red" if sight.quiet is not None else "bold"
     verdict = Text(words.status(sight), style)
@@ -185,7 +185,8 @@ class Lines:
             return
         before, self._sight = self._sight, sight
         if before is None or before.key != sight.key:
-            self._say(" · ".join(filter(None, (printable(sight.path), sight.about, self._words.status(sight)))), sight)
+            head = (printable(sight.path), self._words.tell(sight.about), self._words.status(sight))
+            self._say(" · ".join(filter(None, head)), sight)
         for event in changes(before, sight):
             self._say(self._words.line(event, sight), sight)
 

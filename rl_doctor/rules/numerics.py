@@ -112,8 +112,7 @@ class _Break:
     cause="An overflow or an undefined operation (exp of a large log-ratio, log of 0, 0/0 in a normalisation) in the "
     "first number named.",
     advice=(
-        ("If the loss, the gradient norm or logprobs stay NaN from there on, go back to a checkpoint from before: such weights stay "
-        "so."),
+        "If the loss, the gradient norm or logprobs stay NaN from there on, go back to a checkpoint from before it.",
         "Look at the first number named, at that step: log-ratios above 88 overflow in exp, and empty masks divide by 0.",
         "Mask before exp and log, not after: NaN times 0 is NaN.",
     ),

@@ -100,9 +100,8 @@ class Excursion:
         """What came of it, for a finding's text."""
         if self.recovered:
             return "and recovered"
-        if not self.after:
-            return "and has not recovered"
-        return "and stood below the limit again at the end" if self.after < _TOLD else "and came back only in part"
+        few = 0 < self.after < _TOLD
+        return "and stood below the limit again at the end" if few else "and has not recovered"
 
     @property
     def factor(self) -> float:

@@ -177,3 +177,14 @@ def test_a_spike_is_told_from_its_first_point_on_and_stays_told(after: int, grow
     (found,) = trend.excursions(values[: 18 + after], 3.5)
     assert (found.first, found.last) == (17, 17)
     assert found.recovered or after < 5
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "words"),
+    [(240, 244, "and recovered"), (392, 399, "and has not recovered"), (394, 398, "and stood below the limit again at the end")],
+)
+def test_what_came_of_an_excursion_is_said_as_far_as_it_is_known(first: int, last: int, words: str) -> None:
+    values = 0.02 * np.exp(0.1 * _rng(8).standard_normal(400))
+    values[first : last + 1] = 0.5
+    (found,) = trend.excursions(values, 5.0)
+    assert (found.outcome, found.after) == (words, 399 - last)

@@ -217,3 +217,10 @@ def test_passes_over_one_sequence_are_one_sample() -> None:
     top = Top(((60.0, 7, "1-24"), (60.0, 9, "1-24"), (59.0, 8, None)), 3)
     made = View(RunInfo(config=RunConfig()), {}, {}, tops={"repeat.rows": ((1, top),)})
     assert [(item.sequence, item.uid) for item in made.samples("repeat.rows", 1, 1)] == [(7, "1-24"), (8, None)]
+
+
+def test_of_two_causes_that_lead_to_each_other_the_one_that_began_well_before_leads() -> None:
+    declare("one", ("a",), found("a", "seen"), leads_to=("bb",))
+    declare("two", ("bb",), found("bb", "seen"), leads_to=("a",))
+    (entry,) = diagnose(view(), [result(finding("a", 10, 40, "warning")), result(finding("bb", 25, 40))])
+    assert (entry.name, [item.name for item in entry.followed_by], entry.severity) == ("one", ["bb"], "error")

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from rl_doctor import check, open_run
+from rl_doctor.analyzer.dialects.registry import trainers
+from rl_doctor.collectors.importers.registry import importers
 from rl_doctor.i18n.telling import told, understood
 from rl_doctor.i18n.templates import terms
 from rl_doctor.report import text
@@ -64,3 +66,9 @@ def _left_over(line: str) -> list[str]:
 @pytest.mark.parametrize("name", SOME)
 def test_reports_of_diseases_are_told_whole(name: str) -> None:
     assert_told(check(diseases()[name].make(0)))
+
+
+def test_notes_on_what_was_read_are_told_whole() -> None:
+    notes = [f"read as {one.label}" for one in importers().values()]
+    notes += [f"loss/x {name.note}" for one in trainers().values() for name in one.names if name.note]
+    assert [note for note in dict.fromkeys(notes) if not understood(note)] == []

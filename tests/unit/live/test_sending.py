@@ -255,4 +255,4 @@ def test_a_message_in_chinese() -> None:
     (_, cause), (_, stalled) = messages(due(None, seen, 0.0, "error"), seen, Words(Speaker("zh")))
     assert cause.title.startswith("a 错误")
     assert stalled.title == "a 已停止写入 2 小时"
-    assert "训练当前在 step 9" in cause.body
+    assert "训练当前在第 9 步" in cause.body

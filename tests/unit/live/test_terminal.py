@@ -58,6 +58,12 @@ def test_any_look_keeps_within_the_width(language: Language, seen: Sight, width:
         assert each.findings[0].code in text
 
 
+def test_what_is_known_of_the_trainer_is_told_in_chinese() -> None:
+    text = shown(Look(replace(SEEN, about="trl 0.18 or later, by its keys")), language="zh")
+    assert "trl 0.18 或更晚" in text
+    assert "by its keys" not in text
+
+
 def test_a_low_terminal_shows_what_fits_and_counts_the_rest() -> None:
     many = sight(*(trouble(name, name) for name in "abcdefgh"))
     text = shown(Look(many), lines=24)
