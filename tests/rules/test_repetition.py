@@ -23,7 +23,7 @@ N, ROWS = 40, 48
         (0.15, 0.5, False, "info"),
         (0.4, 0.5, True, "warning"),
         (0.4, 0.0, True, "info"),
-        (0.95, 0.9, True, "warning"),  # an error, but for the rule being in preview
+        (0.95, 0.9, True, "error"),
         (0.02, 0.9, True, None),
     ],
 )

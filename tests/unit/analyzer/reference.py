@@ -349,3 +349,7 @@ for _column in (known.name for known in TOKEN_COLUMNS if known.dtype == "float32
     REFERENCES[f"numerics.nonfinite_stored.{_column}"] = lambda rows, _, column=_column: float(
         sum(not math.isfinite(value) for row in rows for value in row[column])
     )
+    if _column != "rollout_logprob":
+        REFERENCES[f"numerics.unknown.{_column}"] = lambda rows, _, column=_column: float(
+            sum(value is None for value in tokens(rows, column))
+        )
