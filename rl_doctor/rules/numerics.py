@@ -246,7 +246,7 @@ def _unknown(view: View) -> Iterator[Hit]:
             "steps)",
             "warning",
             (Evidence(_UNKNOWN + column, int(steps[0]), int(steps[-1]), float(number), None, 0.0, "tokens", of),),
-            cause="It was not recorded for these tokens; what is computed from it is not known at these steps.",
+            cause=f"{column} was not recorded for these tokens; what is computed from it is not known at these steps.",
             unchecked=("whether it is NaN or missing: pandas writes both as null",),
             advice=("Write NaN as NaN (with pyarrow, not pandas), and null only where nothing is known.",),
         )
