@@ -56,7 +56,7 @@ _SOME_ADVANTAGE: Final = 0.01
 
 
 def _largest_advantage(scene: Scene) -> float:
-    """How far the largest and the smallest advantage lie from 0, the nearer of those known at most steps; NaN if unknown."""
+    """How far the largest or the smallest advantage lies from 0 at half of the steps, whichever is further; NaN if unknown."""
     known = [series.values for name in _ADVANTAGES if (series := scene.series(name)) is not None]
     return max((float(np.median(np.abs(values))) for values in known), default=math.nan)
 

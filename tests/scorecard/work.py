@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -91,7 +92,12 @@ def _host(job: Job, disease: Disease) -> SimulatedRun:
 
 def _with_log_of(job: Job, disease: Disease, healthy: SimulatedRun) -> SimulatedRun:
     """The host, with the log that the damaged run has where nothing was damaged."""
-    return _relogged(healthy) if job.recorded and disease.log else healthy
+    return _relogged_host(job.host) if job.recorded and disease.log else healthy
+
+
+@cache
+def _relogged_host(name: str) -> SimulatedRun:
+    return _relogged(load(name))
 
 
 def _relogged(run: SimulatedRun) -> SimulatedRun:
